@@ -10,15 +10,13 @@ import (
 )
 
 const (
-	rxBatch = 128 // frames per Receive: larger batches do not stay in the processor's cache
+	// rxBatch is the number of frames per Receive: larger batches do not stay in the processor's
+	// cache.
+	rxBatch = 64
 
-	// rxTurn is how many frames of one link a step processes before it responds: if ACKs are late,
-	// the peer's window runs out.
-	rxTurn = 256
-
-	// rxBudget bounds what a step receives beyond rxTurn from a link whose NextDeadline is due.
-	// Links that pass payload by reference are. It exceeds what such a link can queue.
-	rxBudget = 4096
+	// rxReferences bounds how many frames a step receives beyond stepBytes from a link that holds
+	// references. It exceeds what such a link can queue.
+	rxReferences = 4096
 )
 
 // rxState is storage that is reused for each frame.
@@ -34,10 +32,11 @@ func (r *rxState) init(*Device) {
 	r.pkt.Payload = make([][]byte, 0, 8)
 }
 
-// receive processes received frames. drained means that no frame is waiting whose payload is in
-// another program's memory: that memory may be released.
+// receive processes received frames: about stepBytes, since others wait and the peers wait for
+// ACKs, and all whose payload is in a program's memory. Since steps also transmit no more, the
+// latter are few. drained means that none of these is left: that memory may be released.
 func (d *Device) receive() (n int, drained bool) {
-	for n < rxTurn || n < rxBudget && d.linkDue() {
+	for cost := 0; cost < stepBytes || n < rxReferences && wire.HoldsReferences(d.link); {
 		k, err := d.link.Receive(d.engine.now, d.rx.batch)
 		if err != nil {
 			d.linkError = err
@@ -48,17 +47,13 @@ func (d *Device) receive() (n int, drained bool) {
 		}
 		n += k
 		for i := range d.rx.batch[:k] {
+			d.rx.pkt.Len = 0
 			d.receiveFrame(&d.rx.batch[i], &d.rx.grhs[i])
+			cost += max(d.rx.pkt.Len, frameCost)
 		}
 		d.engine.flush() // before the next Receive reuses the frames' storage
 	}
-	return n, !d.linkDue()
-}
-
-// linkDue reports whether the link has frames that must be received in this step.
-func (d *Device) linkDue() bool {
-	at := d.link.NextDeadline()
-	return at != 0 && at <= d.engine.now
+	return n, !wire.HoldsReferences(d.link)
 }
 
 // receiveFrame checks a frame and gives it to its queue pair, or to those of its multicast group,
@@ -96,12 +91,11 @@ func (d *Device) deliver(q *QP) {
 	}
 	q.t.Receive(d.env(q), &d.rx.pkt)
 	q.stateChanged()
-	pending, short := q.t.Replies()
-	if short && !q.reply.queued {
-		d.tx.due.push(&q.reply)
-	}
-	if pending && !short || !d.rx.pkt.Opcode.Info().Request {
+	switch {
+	case !d.rx.pkt.Opcode.Info().Request:
 		d.tx.activate(q)
+	case !q.reply.queued && q.t.Replying():
+		d.tx.due.push(&q.reply)
 	}
 }
 

@@ -15,9 +15,9 @@ const (
 	// segmented send (GSO) of a link carries, in packets of path MTU 4096 with their headers.
 	turnBytes = 60 << 10
 
-	// stepBytes is about how much a step transmits, and how much it receives, on all devices. It
-	// bounds how long a step takes, and suffices for large batches.
-	stepBytes = 4 * turnBytes
+	// stepBytes is about how much a step transmits, on all devices, and how much it receives on
+	// each. It bounds how long a step takes, and suffices for large batches.
+	stepBytes = 6 * turnBytes
 
 	// minTurn is the shortest turn of a queue pair: one frame.
 	minTurn = 4 << 10
@@ -117,7 +117,7 @@ func (d *Device) serve(budget int) (spent int) {
 			before := t.data.filled
 			cost, more := d.serveQP(q, budget-spent)
 			spent += cost
-			c.credit -= cost
+			c.credit = max(c.credit-cost, -turnBytes)
 			switch {
 			case more && t.data.filled > before:
 				t.activate(q)
@@ -150,7 +150,10 @@ func (d *Device) serveQP(q *QP, budget int) (cost int, more bool) {
 	case waited < maxWait/4:
 		t.turn = min(2*t.turn, turnBytes)
 	}
-	t.left = min(budget, t.turn)
+	t.left = budget
+	if others := !q.ctx.schedule.ready.empty() || t.clients.first != t.clients.last; others {
+		t.left = min(budget, t.turn)
+	}
 	fetched := q.sqFetched
 	posted := q.fetchSends()
 	cost, more = d.transmitTurn(q, posted)
@@ -162,7 +165,7 @@ func (d *Device) serveQP(q *QP, budget int) (cost int, more bool) {
 type waitingTurn struct {
 	q       *QP
 	packets int  // reserved frames
-	cost    int  // what they were estimated to cost
+	cost    int  // what the packets were estimated to cost: they are copied twice
 	left    int  // bytes left in the turn
 	posted  bool // it has more work requests to fetch
 }
@@ -172,7 +175,7 @@ type waitingTurn struct {
 func (d *Device) transmitTurn(q *QP, posted bool) (cost int, more bool) {
 	t := &d.tx
 	left := t.left
-	replying, _ := q.t.Replies()
+	replying := q.t.Replying()
 	more = q.t.Transmit(d.env(q))
 	t.finish()
 	if replying {
@@ -186,7 +189,7 @@ func (d *Device) transmitTurn(q *QP, posted bool) (cost int, more bool) {
 	cost = left - t.left
 	if n := q.t.Waiting(); n > 0 {
 		n = min(n, t.room(q.t.PathMTU()))
-		w := waitingTurn{q, n, min(t.left, n*packetCost(q.t.PathMTU())), t.left, posted}
+		w := waitingTurn{q, n, 2 * min(t.left, n*packetCost(q.t.PathMTU())), t.left, posted}
 		t.waiting = append(t.waiting, w)
 		t.reserved += n
 		return cost + w.cost, false
@@ -218,7 +221,8 @@ func (d *Device) resume() (any bool) {
 	return n > 0
 }
 
-// acknowledge emits the replies of queue pairs that have only short ones. While frames wait for a
+// acknowledge emits the replies of queue pairs that have received requests, unless READ responses
+// are among them: then the queue pair gets a turn. While frames wait for a
 // congested link they overtake these, except READ responses of the same queue pair.
 func (d *Device) acknowledge() {
 	t := &d.tx
@@ -233,7 +237,7 @@ func (d *Device) acknowledge() {
 		if q.held() {
 			continue // until release
 		}
-		if _, short := q.t.Replies(); !short || t.into == &t.replies && q.lastReply > t.data.taken {
+		if q.t.Reading() || t.into == &t.replies && q.lastReply > t.data.taken {
 			t.activate(q)
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"softroce/internal/ib"
+	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/packet"
 	"softroce/transport"
@@ -150,8 +151,8 @@ func TestClientsGetEqualShares(t *testing.T) {
 	for i, size := range sizes { // in few large messages, or many small ones
 		a := w.client(x)
 		queues = append(queues, nil)
-		for range 8 * (1 << 20) / size / 8 {
-			q, peer := connected(a, b, oneWR)
+		for range 1 << 20 / size {
+			q, peer := connected(a, b, smallCaps)
 			owner[peer.QPN()] = i
 			queues[i] = append(queues[i], q)
 		}
@@ -160,7 +161,7 @@ func TestClientsGetEqualShares(t *testing.T) {
 	for range 400 {
 		for i, l := range queues {
 			for _, q := range l {
-				if q.SendRoom() > 0 {
+				for q.SendRoom() > smallCaps.MaxSendWR-4 {
 					q.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: q.sge(0, sizes[i])})
 				}
 			}
@@ -251,4 +252,52 @@ func TestRepliesDoNotKeepRequestsFromBeingSent(t *testing.T) {
 	if requests < replies/4 || replies < requests/4 {
 		t.Errorf("%d bytes of requests and %d of replies were sent", requests, replies)
 	}
+}
+
+// A NIC of another engine has filled the queue of the link. A step processes a part of it, and the
+// memory epoch ends although frames wait: they are copies.
+func TestStepReceivesBoundedBytes(t *testing.T) {
+	w := newTestFabric(t)
+	b := w.client(w.nic(2))
+	receiver := w.engine
+	sender, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: 2})
+	check(t, err)
+	defer sender.Close()
+	w.engine = sender
+	a := w.client(w.nic(1))
+	for range 4 {
+		x, _ := connected(a, b, oneWR)
+		x.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 4<<20)})
+	}
+	closed := 0
+	mr, err := b.Context.RegMR(b.pd, closingMemory{mrtable.HeapMemory(make([]byte, 8)), &closed}, 0, 8, allow)
+	check(t, err)
+	w.step1()
+	receiver.Step(w.now)
+	check(t, b.Context.DeregMR(mr))
+	for range 20 {
+		for range 20 {
+			w.step1()
+		}
+		before := b.Device.Counters().Link.RxBytes
+		_, busy := receiver.Step(w.now)
+		n := b.Device.Counters().Link.RxBytes - before
+		if !busy || n < nic.StepBytes || n > nic.StepBytes*3/2 {
+			t.Fatalf("a step received %d bytes, want about %d", n, nic.StepBytes)
+		}
+	}
+	if closed != 1 {
+		t.Errorf("deregistered memory was closed %d times", closed)
+	}
+}
+
+// A closingMemory counts calls of Close.
+type closingMemory struct {
+	mrtable.Memory
+	closed *int
+}
+
+func (m closingMemory) Close() error {
+	*m.closed++
+	return m.Memory.Close()
 }

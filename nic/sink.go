@@ -22,6 +22,9 @@ func (d *Device) Packet(t *transport.QP) *packet.Tx { return d.tx.slot(t.UserDat
 // Room implements transport.Sink.
 func (d *Device) Room(t *transport.QP) int { return d.tx.room(t.PathMTU()) }
 
+// Last implements transport.Sink.
+func (d *Device) Last(t *transport.QP) bool { return d.tx.last(t.PathMTU()) }
+
 // Complete implements transport.Sink. The slot of a send becomes free.
 func (d *Device) Complete(t *transport.QP, c *transport.Completion) {
 	q := t.UserData().(*QP)

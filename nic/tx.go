@@ -21,7 +21,7 @@ const (
 // txState is the transmit side of a device: who is to transmit, and the frames to send.
 type txState struct {
 	clients fifo[Context] // clients with active queue pairs, in the order of their turns
-	due     fifo[QP]      // queue pairs that have short replies to send
+	due     fifo[QP]      // queue pairs that have replies to send
 	turn    int           // the longest turn of a queue pair, in bytes
 
 	data      frameBatch
@@ -171,6 +171,12 @@ func (t *txState) room(mtu int) int {
 	}
 	cost := packetCost(mtu)
 	return min((t.left+cost-1)/cost, t.free())
+}
+
+// last reports whether the next slot is the last one of the turn if it holds a full packet.
+func (t *txState) last(mtu int) bool {
+	t.finish()
+	return t.left <= packetCost(mtu) || t.free() == 1
 }
 
 // packetCost returns the most that a packet takes of a turn.

@@ -22,6 +22,7 @@ func (p *pool) Packet(*QP) *packet.Tx {
 	return &p.slots[p.n-1]
 }
 func (p *pool) Room(*QP) int              { return len(p.slots) - p.n }
+func (p *pool) Last(*QP) bool             { return p.Room(nil) == 1 }
 func (p *pool) Complete(*QP, *Completion) {}
 
 // deliver passes the packets that p emitted to the queue pair of to.

@@ -22,9 +22,12 @@ type Sink interface {
 	// It returns nil if no more packets fit into this step.
 	Packet(q *QP) *packet.Tx
 
-	// Room returns an estimate of how many slots for full packets Packet can return now. 1 makes a
-	// requester ask for an acknowledgement, because its turn ends.
+	// Room returns an estimate of how many slots Packet can return now.
 	Room(q *QP) int
+
+	// Last reports whether the next slot is the last one for some time. A requester then asks for
+	// an acknowledgement. It may be wrong.
+	Last(q *QP) bool
 
 	// Complete is called for each finished work request, in order per queue. It is called for every
 	// send work request, whether or not it is signaled, so that the owner can free its slot. c is

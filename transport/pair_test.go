@@ -59,6 +59,7 @@ func (s *side) Room(*QP) int {
 	}
 	return s.room
 }
+func (s *side) Last(*QP) bool                 { return s.room == 1 }
 func (s *side) Complete(_ *QP, c *Completion) { s.done = append(s.done, *c) }
 func (s *side) Event(_ *QP, ev ib.EventType)  { s.events = append(s.events, ev) }
 

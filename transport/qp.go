@@ -229,17 +229,21 @@ func (q *QP) reliable() bool { return q.cfg.Service == packet.RC || q.cfg.Servic
 // Destination returns SendWR.Dest of the UD packet that is being emitted.
 func (q *QP) Destination() any { return q.dest }
 
-// Replies reports whether replies are pending, and whether they are short: ACKs, NAKs and whatever
-// else has no payload.
-func (q *QP) Replies() (pending, short bool) {
+// Replying reports whether replies are pending.
+func (q *QP) Replying() bool {
+	s := &q.resp.replies
+	return s.next != s.added || s.ack || s.nak != 0
+}
+
+// Reading reports whether READ responses are among the pending replies. All others are short.
+func (q *QP) Reading() bool {
 	s := &q.resp.replies
 	for n := s.next; n != s.added; n++ {
 		if s.at(n).kind == packet.KindRead {
-			return true, false
+			return true
 		}
 	}
-	pending = s.next != s.added || s.ack || s.nak != 0
-	return pending, pending
+	return false
 }
 
 // Acknowledge emits the pending replies. It returns true if it stopped because Sink.Packet returned

@@ -176,7 +176,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 		return false, false
 	}
 	q.dest = w.Dest
-	lastSlot := !last && e.Sink.Room(q) == 1
+	lastSlot := !last && e.Sink.Last(q)
 	tx := e.Sink.Packet(q)
 	if tx == nil {
 		r.src = before

@@ -261,6 +261,9 @@ func (c *CaptureLink) OnReady(f func()) { c.inner.OnReady(f) }
 // NextDeadline implements Link.
 func (c *CaptureLink) NextDeadline() int64 { return c.inner.NextDeadline() }
 
+// HoldsReferences implements Referrer.
+func (c *CaptureLink) HoldsReferences() bool { return HoldsReferences(c.inner) }
+
 // Capabilities implements Link.
 func (c *CaptureLink) Capabilities() Capabilities { return c.inner.Capabilities() }
 

@@ -353,6 +353,9 @@ func (p *FabricLink) NextDeadline() int64 {
 	return 0
 }
 
+// HoldsReferences implements Referrer.
+func (p *FabricLink) HoldsReferences() bool { return p.ring.pending() > 0 }
+
 // Capabilities implements Link.
 func (p *FabricLink) Capabilities() Capabilities {
 	return Capabilities{MTU: fabricMTU, MaxBatch: fabricBatch}

@@ -107,6 +107,9 @@ func (f *FaultLink) NextDeadline() int64 {
 // CopyPayload implements Link.
 func (f *FaultLink) CopyPayload() { f.inner.CopyPayload() }
 
+// HoldsReferences implements Referrer. Packets on which a rule has acted were copied.
+func (f *FaultLink) HoldsReferences() bool { return f.rxI < f.rxN || HoldsReferences(f.inner) }
+
 // FD implements Link.
 func (f *FaultLink) FD() int { return f.inner.FD() }
 

@@ -95,6 +95,9 @@ func (l *InjectorLink) NextDeadline() int64 {
 	return d
 }
 
+// HoldsReferences implements Referrer.
+func (l *InjectorLink) HoldsReferences() bool { return HoldsReferences(l.Link) }
+
 // Join implements Multicaster.
 func (l *InjectorLink) Join(group netip.Addr) error {
 	if err := Join(l.Link, group); err != nil {

@@ -62,6 +62,22 @@ type Capabilities struct {
 	SrcPort uint16
 }
 
+// A Referrer is a link that may pass payload by reference.
+type Referrer interface {
+	// HoldsReferences reports whether frames wait for Receive whose payload is in their sender's
+	// memory.
+	HoldsReferences() bool
+}
+
+// HoldsReferences reports whether frames wait in l whose payload is in their sender's memory. Of a
+// link that is no Referrer every frame that is due may be one.
+func HoldsReferences(l Link) bool {
+	if r, ok := l.(Referrer); ok {
+		return r.HoldsReferences()
+	}
+	return l.NextDeadline() != 0
+}
+
 // A Path is the addressing of a frame. It is immutable once a frame refers to it: a new address
 // vector or a new neighbour needs a new Path.
 type Path struct {

@@ -145,6 +145,11 @@ func (l *LoopbackLink) NextDeadline() int64 {
 	return d
 }
 
+// HoldsReferences implements Referrer.
+func (l *LoopbackLink) HoldsReferences() bool {
+	return l.ring.pending() > 0 || HoldsReferences(l.inner)
+}
+
 // earlier returns the earlier of two deadlines, where 0 means never.
 func earlier(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {

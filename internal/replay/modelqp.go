@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"math"
 	"math/rand/v2"
 
 	"softroce/internal/ib"
@@ -51,9 +50,11 @@ func (b *modelQP) Packet(*transport.QP) *packet.Tx {
 	return tx
 }
 
-// Room implements transport.Sink. It does not report the end of the room, at which a requester asks
-// for an acknowledgement: a model's room ends after each packet.
-func (b *modelQP) Room(*transport.QP) int { return math.MaxInt }
+// Room implements transport.Sink.
+func (b *modelQP) Room(*transport.QP) int { return b.room }
+
+// Last implements transport.Sink. The room of a model ends after each packet.
+func (b *modelQP) Last(*transport.QP) bool { return false }
 
 // Complete implements transport.Sink.
 func (b *modelQP) Complete(_ *transport.QP, c *transport.Completion) {
