@@ -277,7 +277,10 @@ func (c *conn) destroyObjects() {
 	c.leaveContext()
 	if c.nic != nil {
 		c.endJoined()
-		c.device.engine.Do(c.nic.Close)
+		c.device.engine.Do(func() {
+			c.nic.Close()
+			c.events.closed = true
+		})
 		c.objects.release()
 		c.events.release()
 		unix.Munmap(c.doorbells)

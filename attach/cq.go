@@ -139,7 +139,7 @@ func (c *conn) destroyCQ(v *abi.HandleRequest, _ *control.Packet) (reply, error)
 	q, err := destroy(c, v.Handle, func(q *cq) error {
 		err := c.nic.DestroyCQ(q.nic)
 		if err == nil {
-			delete(c.events.handles, q.nic)
+			c.events.forget(q.nic)
 		}
 		return err
 	})

@@ -67,7 +67,7 @@ func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (reply, e
 		unix.Close(bellsFD)
 		return reply{}, err
 	}
-	sink, fds, err := newEventRing(c)
+	sink, fds, err := newEventRing(c, d.engine)
 	if err == nil {
 		d.engine.Do(func() {
 			c.nic, err = d.Open(nic.ContextOptions{

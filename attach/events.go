@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -11,24 +12,31 @@ import (
 	"softroce/nic"
 )
 
-// eventSlots is the number of asynchronous events that may be queued for a client.
+// eventSlots is the number of asynchronous events that a client's ring holds. More wait in the
+// daemon.
 const eventSlots = 1024
 
 // An eventRing carries asynchronous events to a client. All its methods except release run on the
 // engine.
 type eventRing struct {
 	conn     *conn
+	engine   *nic.Engine
 	mem      []byte
 	pipe     int
 	producer uint32
-	lost     uint32
 	fatal    bool
+	closed   bool
 	handles  map[any]uint32 // of *nic.QP, *nic.CQ and *nic.SRQ
 	joined   []*eventRing   // rings of the connections that joined the context, which get the same events
+
+	// Events that found the ring full, in their order, and the same as a set. An event that waits
+	// already is not added again, so there are at most as many as the client's objects can raise.
+	waiting []abi.AsyncEvent
+	waits   map[abi.AsyncEvent]bool
 }
 
 // newEventRing returns a ring and the two descriptors to send to the client.
-func newEventRing(c *conn) (r *eventRing, fds []int, err error) {
+func newEventRing(c *conn, e *nic.Engine) (r *eventRing, fds []int, err error) {
 	mem, fd, err := sharedMemory("events", abi.RingSize(eventSlots, abi.AsyncEventSize))
 	if err != nil {
 		return nil, nil, err
@@ -39,7 +47,8 @@ func newEventRing(c *conn) (r *eventRing, fds []int, err error) {
 		unix.Close(fd)
 		return nil, nil, err
 	}
-	return &eventRing{conn: c, mem: mem, pipe: write, handles: map[any]uint32{}}, []int{fd, read}, nil
+	r = &eventRing{conn: c, engine: e, mem: mem, pipe: write, handles: map[any]uint32{}, waits: map[abi.AsyncEvent]bool{}}
+	return r, []int{fd, read}, nil
 }
 
 // AsyncEvent implements nic.EventSink.
@@ -59,7 +68,7 @@ func (r *eventRing) AsyncEvent(e nic.Event) {
 	}
 }
 
-// put adds an event, or counts it as lost if the ring is full.
+// put adds an event, which waits if the ring is full.
 func (r *eventRing) put(out abi.AsyncEvent) {
 	if out.Type == uint32(ib.EventDeviceFatal) {
 		if r.fatal {
@@ -67,17 +76,72 @@ func (r *eventRing) put(out abi.AsyncEvent) {
 		}
 		r.fatal = true
 	}
-	// The client writes the consumer index. A wrong one makes the ring look full.
-	if r.producer-atomic.LoadUint32(r.word(abi.RingConsumer)) >= eventSlots {
-		r.lost++
-		atomic.StoreUint32(r.word(abi.EventsLost), r.lost)
+	if len(r.waiting) == 0 && r.store(out) || r.waits[out] {
 		return
+	}
+	if len(r.waiting) == 0 {
+		r.engine.Repeat(r.refill)
+	}
+	r.waits[out] = true
+	r.setWaiting(append(r.waiting, out))
+}
+
+// store puts an event into the ring and reports whether there was room. The client writes the
+// consumer index. A wrong one makes the ring look full.
+func (r *eventRing) store(out abi.AsyncEvent) bool {
+	if r.producer-atomic.LoadUint32(r.word(abi.RingConsumer)) >= eventSlots {
+		return false
 	}
 	slot := abi.RingSlots + int(r.producer%eventSlots)*abi.AsyncEventSize
 	out.Put(r.mem[slot:])
 	r.producer++
 	atomic.StoreUint32(r.word(abi.RingProducer), r.producer)
 	writeEvent(r.pipe)
+	return true
+}
+
+// refill moves waiting events to the ring, and reports whether some are left. The client has taken
+// an event and woken the engine, or the engine was awake.
+func (r *eventRing) refill() (again bool) {
+	if r.closed {
+		return false
+	}
+	n := 0
+	for n < len(r.waiting) && r.store(r.waiting[n]) {
+		delete(r.waits, r.waiting[n])
+		n++
+	}
+	r.setWaiting(r.waiting[n:])
+	return len(r.waiting) > 0
+}
+
+func (r *eventRing) setWaiting(l []abi.AsyncEvent) {
+	r.waiting = l
+	atomic.StoreUint32(r.word(abi.EventsWaiting), uint32(len(l)))
+}
+
+// forget removes an object that was destroyed, and its waiting events. The client drops those in
+// the ring.
+func (r *eventRing) forget(o any) {
+	handle := r.handles[o]
+	delete(r.handles, o)
+	r.dropWaiting(handle)
+	for _, g := range r.joined {
+		g.dropWaiting(handle)
+	}
+}
+
+func (r *eventRing) dropWaiting(handle uint32) {
+	if len(r.waiting) == 0 {
+		return
+	}
+	r.setWaiting(slices.DeleteFunc(r.waiting, func(e abi.AsyncEvent) bool {
+		if e.Handle != handle {
+			return false
+		}
+		delete(r.waits, e)
+		return true
+	}))
 }
 
 // Killed implements nic.EventSink: the engine has closed the context.

@@ -86,7 +86,7 @@ func (c *conn) joinDevice(_ *empty, p *control.Packet) (prepared, error) {
 // joinContext makes c a joined connection of owner's context, to whose doorbell page the descriptor
 // page refers. The caller holds both locks.
 func (c *conn) joinContext(owner *conn, page int) (reply, error) {
-	ring, fds, err := newEventRing(c)
+	ring, fds, err := newEventRing(c, owner.device.engine)
 	if err != nil {
 		return reply{}, err
 	}
@@ -145,6 +145,7 @@ func (c *conn) leaveContext() {
 	c.device.engine.Do(func() {
 		s := c.owner.events
 		s.joined = slices.DeleteFunc(s.joined, func(r *eventRing) bool { return r == c.events })
+		c.events.closed = true
 	})
 	c.events.release()
 }

@@ -112,7 +112,7 @@ func (c *conn) destroyQP(v *abi.HandleRequest, _ *control.Packet) (reply, error)
 	q, err := destroy(c, v.Handle, func(q *qp) error {
 		err := c.nic.DestroyQP(q.nic)
 		if err == nil {
-			delete(c.events.handles, q.nic)
+			c.events.forget(q.nic)
 		}
 		return err
 	})

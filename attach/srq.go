@@ -124,7 +124,7 @@ func (c *conn) destroySRQ(v *abi.HandleRequest, _ *control.Packet) (reply, error
 	s, err := destroy(c, v.Handle, func(s *srq) error {
 		err := c.nic.DestroySRQ(s.nic)
 		if err == nil {
-			delete(c.events.handles, s.nic)
+			c.events.forget(s.nic)
 		}
 		return err
 	})

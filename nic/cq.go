@@ -134,6 +134,7 @@ func (c *Context) DestroyCQ(q *CQ) error {
 }
 
 func (q *CQ) remove() {
+	q.notify() // what the ring counts: the client drops as many events from its channel
 	c := q.ctx
 	q.ctx = nil
 	c.releaseRing(q.bytes)

@@ -63,6 +63,7 @@ type Engine struct {
 	failed      func(tag any, err error) // e.writeFailed, as a func value that is made once
 	atomicDone  func(tag any, id, original uint64)
 	raised      []raisedEvent // to be delivered at the end of the step
+	repeated    []func() bool // called at the end of each step: see Repeat
 	breached    []*Context    // to be closed at the end of the step
 
 	holds     []*hold              // contexts whose memory takes long

@@ -1,6 +1,10 @@
 package nic
 
-import "softroce/internal/ib"
+import (
+	"slices"
+
+	"softroce/internal/ib"
+)
 
 // An Event is an asynchronous event. At most one of QP, CQ and SRQ is set: the object that it is
 // about.
@@ -31,7 +35,7 @@ func (c *Context) event(e Event) {
 }
 
 // deliverEvents delivers the events that the step has raised, except those of objects and contexts
-// that have been destroyed.
+// that have been destroyed, and calls what Repeat was given.
 func (e *Engine) deliverEvents() {
 	for i := range e.raised {
 		if r := &e.raised[i]; r.ctx.events != nil && !r.isStale() {
@@ -40,7 +44,14 @@ func (e *Engine) deliverEvents() {
 	}
 	clear(e.raised)
 	e.raised = e.raised[:0]
+	if len(e.repeated) > 0 {
+		e.repeated = slices.DeleteFunc(e.repeated, func(f func() bool) bool { return !f() })
+	}
 }
+
+// Repeat calls f at the end of each step until it returns false. Only the engine may call it. An
+// EventSink uses it when it has no room for an event.
+func (e *Engine) Repeat(f func() (again bool)) { e.repeated = append(e.repeated, f) }
 
 // isStale reports whether the object of e has been destroyed.
 func (e *Event) isStale() bool {

@@ -142,6 +142,38 @@ func TestAsyncEventNamesItsQueuePair(t *testing.T) {
 	}
 }
 
+// A program that reads its events late gets those, too, that found the ring full.
+func TestEventsBeyondTheRingAreNotLost(t *testing.T) {
+	a, _ := verbstest.Pair(t)
+	y := verbstest.EndpointConfig{}.New(t, a)
+	srq, err := y.PD.CreateSRQ(t.Context(), verbs.SRQAttr{MaxWR: 16, MaxSGE: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const total = 1500
+	for range total {
+		q, err := y.PD.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.RC, SendCQ: y.CQ, RecvCQ: y.CQ, SRQ: srq, Cap: verbs.QPCap{MaxSendWR: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		init := verbs.QPMaskState | verbs.QPMaskPKeyIndex | verbs.QPMaskPort | verbs.QPMaskAccessFlags
+		for _, s := range []verbs.QPState{verbs.QPSInit, verbs.QPSErr} {
+			if err := q.Modify(t.Context(), &verbs.QPAttr{QPState: s, PortNum: 1}, init); err != nil {
+				t.Fatal(err)
+			}
+			init = verbs.QPMaskState
+		}
+	}
+	seen := map[*verbs.QP]bool{}
+	for range total {
+		e, err := a.AsyncEvent(within(t))
+		if err != nil || e.EventType != verbs.EventQPLastWQEReached || seen[e.QP] {
+			t.Fatalf("after %d events: %+v, %v", len(seen), e, err)
+		}
+		seen[e.QP] = true
+	}
+}
+
 // en_sqd_async_notify is a value beside its bit in the mask: with 0 there is no SQ_DRAINED. The
 // event that is there is the next one.
 func TestSQDWithNotifyZeroRaisesNoEvent(t *testing.T) {

@@ -65,6 +65,9 @@ func (q *eventQueue) take() (e abi.AsyncEvent, ok bool, err error) {
 	if i := *consumer; i != atomic.LoadUint32(word(q.ring, abi.RingProducer)) {
 		e.Parse(q.ring[abi.RingSlots+int(i%q.slots)*abi.AsyncEventSize:])
 		atomic.StoreUint32(consumer, i+1)
+		if atomic.LoadUint32(word(q.ring, abi.EventsWaiting)) != 0 {
+			q.ctx.wake() // the engine has more for the ring
+		}
 		q.fatal = q.fatal || e.Type == uint32(EventDeviceFatal)
 		return e, true, nil
 	}

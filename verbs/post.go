@@ -169,7 +169,12 @@ var one = [8]byte{1}
 // sees the bit before it sleeps, or this process sees that it sleeps.
 func (q *QP) ring() {
 	atomic.OrUint64(q.doorbell, q.bit)
-	if atomic.LoadUint32(q.ctx.asleep) != 0 {
-		unix.Write(q.ctx.doorbellFD, one[:])
+	q.ctx.wake()
+}
+
+// wake wakes the engine if it sleeps.
+func (c *Context) wake() {
+	if atomic.LoadUint32(c.asleep) != 0 {
+		unix.Write(c.doorbellFD, one[:])
 	}
 }

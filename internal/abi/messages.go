@@ -145,8 +145,10 @@ type OpenDeviceReply struct {
 // joined connection registers its own memory as MemorySelf. When the first connection ends, so do
 // those that joined.
 
-// EventsLost is the offset of the number of events that found the ring of asynchronous events full.
-const EventsLost = CQArmed // u32 in the header page, written by the daemon
+// EventsWaiting is the offset of the number of events that wait in the daemon because the ring of
+// asynchronous events is full. If it is not 0 after a client has taken an event, the client wakes
+// the engine as after posting, and the engine moves events to the ring.
+const EventsWaiting = CQArmed // u32 in the header page, written by the daemon
 
 // DeviceAttr is the reply of OpQueryDevice: the values of struct ibv_device_attr.
 type DeviceAttr struct {

@@ -91,8 +91,8 @@ type CQE struct {
 	Wallclock uint64 // ns since 1970
 }
 
-// AsyncEvent is a slot of the ring of asynchronous events. Events that find the ring full are
-// lost, and counted at EventsLost.
+// AsyncEvent is a slot of the ring of asynchronous events. Events that find the ring full wait: see
+// EventsWaiting.
 type AsyncEvent struct {
 	Type   uint32 // ibv_event_type
 	Handle uint32 // of the queue pair, completion queue or shared receive queue, or 0

@@ -154,7 +154,7 @@ _Static_assert(sizeof(struct softroce_cqe) == 64, "layout");
 
 /*
  * struct softroce_async_event is a slot of the ring of asynchronous events. Events that
- * find the ring full are lost, and counted at SOFTROCE_EVENTS_LOST.
+ * find the ring full wait: see SOFTROCE_EVENTS_WAITING.
  */
 struct softroce_async_event {
 	uint32_t type; /* ibv_event_type */
@@ -324,10 +324,12 @@ struct softroce_open_device_reply {
 _Static_assert(sizeof(struct softroce_open_device_reply) == 80, "layout");
 
 /*
- * SOFTROCE_EVENTS_LOST is the offset of the number of events that found the ring of
- * asynchronous events full.
+ * SOFTROCE_EVENTS_WAITING is the offset of the number of events that wait in the daemon
+ * because the ring of asynchronous events is full. If it is not 0 after a client has
+ * taken an event, the client wakes the engine as after posting, and the engine moves
+ * events to the ring.
  */
-#define SOFTROCE_EVENTS_LOST 128 /* u32 in the header page, written by the daemon */
+#define SOFTROCE_EVENTS_WAITING 128 /* u32 in the header page, written by the daemon */
 
 /*
  * struct softroce_device_attr is the reply of SOFTROCE_OP_QUERY_DEVICE: the values of

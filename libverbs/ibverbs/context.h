@@ -27,6 +27,7 @@ struct sr_context {
 	struct sr_shm doorbells;
 	struct sr_shm events; /* the ring of async events */
 	uint32_t event_slots;
+	uint32_t dropped_events; /* of the async event pipe: see sr_drop_events */
 	int doorbell_fd;
 	atomic_int fatal_reported; /* IBV_EVENT_DEVICE_FATAL was delivered to the program */
 	pthread_mutex_t lock;	   /* of the lists */
@@ -37,6 +38,9 @@ static inline struct sr_context *sr_ctx(struct ibv_context *c)
 {
 	return sr_container(c, struct sr_context, verbs.context);
 }
+
+/* sr_wake_engine wakes the engine if it sleeps (post.c). */
+void sr_wake_engine(struct sr_context *ctx);
 
 /* Queues of a thread domain are used by one thread at a time and take no lock. */
 static inline void sr_lock(pthread_mutex_t *m, bool single_threaded)

@@ -203,12 +203,16 @@ static void unlink_cq(struct sr_cq *q)
 	struct sr_channel *ch = (struct sr_channel *)q->ibv.channel;
 	pthread_mutex_lock(&ctx->lock);
 	sr_list_del(&q->link);
+	sr_drop_async_events(ctx, q->ibv.handle);
 	pthread_mutex_unlock(&ctx->lock);
 	if (!ch)
 		return;
 	pthread_mutex_lock(&ch->lock);
 	sr_list_del(&q->channel_link);
 	ch->ibv.refcnt--;
+	sr_drop_events(&ctx->conn, ch->ibv.fd, &ch->dropped_events,
+		       atomic_load(sr_shm_word(&q->ring, SOFTROCE_CQ_EVENTS)) -
+			       q->comp_events_taken);
 	pthread_mutex_unlock(&ch->lock);
 }
 

@@ -8,6 +8,7 @@
 #include "ibverbs/qp.h"
 #include "ibverbs/srq.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -53,6 +54,20 @@ SR_PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *ibv)
 	return 0;
 }
 
+void sr_drop_events(struct sr_conn *c, int fd, uint32_t *dropped, uint32_t n)
+{
+	int trash[2];
+	*dropped += n;
+	if (!n || c->forked || sr_conn_stolen(c) || pipe2(trash, O_CLOEXEC))
+		return;
+	/* Unlike read, splice does not block whatever the program has set. */
+	ssize_t got = splice(fd, NULL, trash[1], NULL, *dropped, SPLICE_F_NONBLOCK);
+	if (got > 0)
+		*dropped -= (uint32_t)got;
+	close(trash[0]);
+	close(trash[1]);
+}
+
 static bool take_comp_event(struct sr_cq *q)
 {
 	bool fired = false;
@@ -89,6 +104,8 @@ static struct sr_cq *pick_cq(struct sr_channel *ch, bool (*take)(struct sr_cq *)
 		found = q;
 		break;
 	}
+	if (!found && ch->dropped_events)
+		ch->dropped_events--;
 	pthread_mutex_unlock(&ch->lock);
 	return found;
 }
@@ -185,24 +202,61 @@ static bool find_element(struct sr_context *ctx, uint32_t handle, struct ibv_asy
 	}
 }
 
+static struct softroce_async_event *event_slot(struct sr_context *ctx, uint32_t i)
+{
+	return (struct softroce_async_event *)(ctx->events.mem + SOFTROCE_RING_SLOTS) +
+	       i % ctx->event_slots;
+}
+
+static uint32_t load_event_index(struct sr_context *ctx, size_t which)
+{
+	return atomic_load(sr_shm_word(&ctx->events, which));
+}
+
+/* The daemon moves events that found the ring full to it when it is awake. */
+static void set_event_consumer(struct sr_context *ctx, uint32_t i)
+{
+	atomic_store(sr_shm_word(&ctx->events, SOFTROCE_RING_CONSUMER), i);
+	if (load_event_index(ctx, SOFTROCE_EVENTS_WAITING))
+		sr_wake_engine(ctx);
+}
+
+/* As in sr_cq_purge, the events to keep are moved up to the producer index. */
+void sr_drop_async_events(struct sr_context *ctx, uint32_t handle)
+{
+	uint32_t n = 0, to = load_event_index(ctx, SOFTROCE_RING_PRODUCER);
+	for (uint32_t from = to; from != load_event_index(ctx, SOFTROCE_RING_CONSUMER);) {
+		const struct softroce_async_event *e = event_slot(ctx, --from);
+		if (e->handle == handle)
+			n++;
+		else if (--to != from)
+			*event_slot(ctx, to) = *e;
+	}
+	if (!n)
+		return;
+	set_event_consumer(ctx, to);
+	sr_drop_events(&ctx->conn, ctx->verbs.context.async_fd, &ctx->dropped_events, n);
+}
+
 /* Takes the next event from the ring; false if there is none. */
 static bool next_event(struct sr_context *ctx, struct ibv_async_event *event)
 {
 	bool found = false;
 	pthread_mutex_lock(&ctx->lock);
-	_Atomic uint32_t *consumer = sr_shm_word(&ctx->events, SOFTROCE_RING_CONSUMER);
-	_Atomic uint32_t *producer = sr_shm_word(&ctx->events, SOFTROCE_RING_PRODUCER);
-	uint32_t i = atomic_load(consumer);
-	const struct softroce_async_event *slots =
-		(struct softroce_async_event *)(ctx->events.mem + SOFTROCE_RING_SLOTS);
-	while (!found && i != atomic_load(producer)) {
-		struct softroce_async_event e = slots[i % ctx->event_slots];
-		atomic_store(consumer, ++i);
+	uint32_t i = load_event_index(ctx, SOFTROCE_RING_CONSUMER);
+	while (!found && i != load_event_index(ctx, SOFTROCE_RING_PRODUCER)) {
+		struct softroce_async_event e = *event_slot(ctx, i);
+		set_event_consumer(ctx, ++i);
 		memset(event, 0, sizeof *event);
 		event->event_type = e.type;
 		event->element.port_num = (int)e.port;
 		found = !e.handle || find_element(ctx, e.handle, event);
+		if (!found) /* an object of another process: the context is imported */
+			sr_drop_events(&ctx->conn, ctx->verbs.context.async_fd,
+				       &ctx->dropped_events, 1);
 	}
+	if (!found && ctx->dropped_events)
+		ctx->dropped_events--;
 	pthread_mutex_unlock(&ctx->lock);
 	return found;
 }

@@ -11,8 +11,22 @@ struct sr_channel {
 	struct ibv_comp_channel ibv;
 	uint32_t handle;
 	pthread_mutex_t lock;
-	struct sr_link cqs; /* sr_cq.channel_link */
+	struct sr_link cqs;	 /* sr_cq.channel_link */
+	uint32_t dropped_events; /* see sr_drop_events */
 };
+
+/*
+ * sr_drop_events removes the bytes of n events from a pipe, or counts in *dropped those that other
+ * threads have read. Such a thread finds no event and decrements *dropped. The caller holds the
+ * lock of *dropped.
+ */
+void sr_drop_events(struct sr_conn *c, int fd, uint32_t *dropped, uint32_t n);
+
+/*
+ * sr_drop_async_events removes the asynchronous events of an object that was destroyed. The
+ * caller holds ctx->lock.
+ */
+void sr_drop_async_events(struct sr_context *ctx, uint32_t handle);
 
 /*
  * sr_wait_acknowledged blocks until the program has acknowledged as many events of an object as

@@ -16,8 +16,12 @@
  */
 void sr_ring_doorbell(struct sr_qp *q)
 {
-	struct sr_context *ctx = sr_ctx(q->ex.qp_base.context);
 	atomic_fetch_or(q->doorbell, q->doorbell_bit);
+	sr_wake_engine(sr_ctx(q->ex.qp_base.context));
+}
+
+void sr_wake_engine(struct sr_context *ctx)
+{
 	if (atomic_load(sr_shm_word(&ctx->doorbells, SOFTROCE_DOORBELL_ASLEEP))) {
 		const uint64_t one = 1;
 		int saved = errno;

@@ -350,6 +350,7 @@ SR_PUBLIC int ibv_destroy_qp(struct ibv_qp *qp)
 		return error;
 	pthread_mutex_lock(&ctx->lock);
 	sr_list_del(&q->link);
+	sr_drop_async_events(ctx, qp->handle);
 	pthread_mutex_unlock(&ctx->lock);
 	unlink_cqs(q);
 	purge_cqs(q);

@@ -163,6 +163,7 @@ SR_PUBLIC int ibv_destroy_srq(struct ibv_srq *srq)
 		return error;
 	pthread_mutex_lock(&ctx->lock);
 	sr_list_del(&s->link);
+	sr_drop_async_events(ctx, srq->handle);
 	pthread_mutex_unlock(&ctx->lock);
 	sr_wait_acknowledged(&srq->mutex, &srq->cond, &s->events_reported, &srq->events_completed);
 	free_srq(s);

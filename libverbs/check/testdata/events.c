@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Completion and async events: how programs can wait for them, and that objects are not
- * destroyed before their events are acknowledged.
+ * Completion and async events: how programs can wait for them, that none is lost, and that objects
+ * are not destroyed before their events are acknowledged, and take those with them that were not
+ * read.
  */
 #include "setup.h"
 
@@ -134,6 +135,84 @@ static void destroy_srq_waits(struct setup *s)
 	REQUIRE(!pthread_join(thread, NULL));
 }
 
+/* A completion queue takes its unread events with it, and no others. */
+static void destroyed_cq_has_no_events(struct setup *s)
+{
+	struct ibv_cq *mine = s->cq, *cq[2], *got;
+	struct ibv_qp *qp[2];
+	struct ibv_wc wc;
+	void *context;
+	for (int i = 0; i < 2; i++) {
+		REQUIRE((cq[i] = s->cq = ibv_create_cq(s->context, 4, NULL, s->channel, 0)));
+		qp[i] = loopback_qp(s);
+		REQUIRE(!ibv_req_notify_cq(cq[i], 0));
+		send_once(s, qp[i]);
+		while (!ibv_poll_cq(cq[i], 1, &wc))
+			;
+	}
+	s->cq = mine;
+	RETURNS(0, ibv_destroy_qp(qp[0]));
+	RETURNS(0, ibv_destroy_cq(cq[0]));
+	REQUIRE(!ibv_get_cq_event(s->channel, &got, &context));
+	CHECK(got == cq[1]);
+	ibv_ack_cq_events(got, 1);
+	CHECK(!with_poll(s->channel->fd, 0));
+	RETURNS(0, ibv_destroy_qp(qp[1]));
+	RETURNS(0, ibv_destroy_cq(cq[1]));
+}
+
+/* So does an object with asynchronous events. */
+static void destroyed_srq_has_no_events(struct setup *s)
+{
+	struct ibv_srq_init_attr init = {.attr = {.max_wr = 4, .max_sge = 1}};
+	struct ibv_srq_attr attr = {.srq_limit = 1};
+	struct ibv_srq *srq[2];
+	struct ibv_async_event e;
+	for (int i = 0; i < 2; i++) {
+		REQUIRE((srq[i] = ibv_create_srq(s->pd, &init)));
+		REQUIRE(!ibv_modify_srq(srq[i], &attr, IBV_SRQ_LIMIT));
+	}
+	RETURNS(0, ibv_query_srq(srq[1], &attr)); /* the events have been delivered */
+	RETURNS(0, ibv_destroy_srq(srq[0]));
+	REQUIRE(!ibv_get_async_event(s->context, &e));
+	CHECK(e.element.srq == srq[1]);
+	ibv_ack_async_event(&e);
+	CHECK(!with_poll(s->context->async_fd, 0));
+	RETURNS(0, ibv_destroy_srq(srq[1]));
+}
+
+/* More events than the ring holds reach a program that reads them late. */
+enum {
+	MANY = 1500
+};
+
+static void events_are_not_lost(struct setup *s)
+{
+	struct ibv_srq_init_attr srq_init = {.attr = {.max_wr = 4, .max_sge = 1}};
+	struct ibv_qp_init_attr init = rc_attr(s);
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+	static struct ibv_qp *qp[MANY];
+	struct ibv_async_event e;
+	REQUIRE((init.srq = ibv_create_srq(s->pd, &srq_init)));
+	for (int i = 0; i < MANY; i++) {
+		REQUIRE((qp[i] = ibv_create_qp(s->pd, &init)));
+		a.qp_state = IBV_QPS_INIT;
+		REQUIRE(!ibv_modify_qp(qp[i], &a, INIT_MASK));
+		a.qp_state = IBV_QPS_ERR;
+		REQUIRE(!ibv_modify_qp(qp[i], &a, IBV_QP_STATE));
+	}
+	RETURNS(0, ibv_destroy_qp(qp[MANY - 1])); /* with the event that waits in the daemon */
+	for (int i = 0; i < MANY - 1; i++) {
+		REQUIRE(with_poll(s->context->async_fd, 20000));
+		REQUIRE(!ibv_get_async_event(s->context, &e));
+		CHECK(e.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && e.element.qp == qp[i]);
+		ibv_ack_async_event(&e);
+		RETURNS(0, ibv_destroy_qp(qp[i]));
+	}
+	CHECK(!with_poll(s->context->async_fd, 0));
+	RETURNS(0, ibv_destroy_srq(init.srq));
+}
+
 int main(void)
 {
 	struct setup s;
@@ -142,6 +221,9 @@ int main(void)
 	wake_pollers(&s, qp);
 	destroy_cq_waits(&s);
 	destroy_srq_waits(&s);
+	destroyed_cq_has_no_events(&s);
+	destroyed_srq_has_no_events(&s);
+	events_are_not_lost(&s);
 	RETURNS(0, ibv_destroy_qp(qp));
 	setup_close(&s);
 	return failures != 0;
