@@ -55,9 +55,6 @@ func (c *conn) joinDevice(_ *empty, p *control.Packet) (prepared, error) {
 	if len(p.FDs) != 1 {
 		return prepared{}, errorf(syscall.EINVAL, "joining a context requires the descriptor of its doorbell page")
 	}
-	if err := checkAccess(p.FDs[0], unix.O_RDWR); err != nil {
-		return prepared{}, err
-	}
 	id, err := pageOf(p.FDs[0])
 	if err != nil {
 		return prepared{}, err
@@ -67,6 +64,9 @@ func (c *conn) joinDevice(_ *empty, p *control.Packet) (prepared, error) {
 	c.server.pagesMu.Unlock()
 	if owner == nil {
 		return prepared{}, errorf(syscall.EINVAL, "the descriptor does not refer to a context's doorbell page")
+	}
+	if err := checkAccess(p.FDs[0], unix.O_RDWR); err != nil {
+		return prepared{}, err
 	}
 	page, err := unix.FcntlInt(uintptr(p.FDs[0]), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
