@@ -70,43 +70,78 @@ func (w *watchdog) run(b *mrtable.Batch) {
 func (w *watchdog) watch(done <-chan struct{}, takeOver func(*mrtable.Batch)) {
 	tick := time.NewTicker(watchdogTick)
 	defer tick.Stop()
-	seen, ticks, idle := w.flush.Load(), 0, 0
-	naps := map[uint32]int{} // by user ID
-	for period := 0; ; period++ {
+	l := look{flush: w.flush.Load(), naps: map[uint32]int{}}
+	for {
 		select {
 		case <-done:
 			return
 		case <-tick.C:
 		}
-		if period%napPeriod == 0 {
-			clear(naps)
+		flush, busy := w.flush.Load(), w.state.Load()&1 != 0
+		user, asleep := uint32(0), false
+		if busy {
+			user, asleep = userOf(w.batch.Load()), w.asleep()
 		}
-		now, busy := w.flush.Load(), w.state.Load()&1 != 0
-		if now != seen {
-			seen, ticks, idle = now, 0, 0
-		}
-		switch ticks++; {
-		case busy:
-			asleep := w.asleep()
-			if asleep && ticks >= ticksAsleep || ticks >= ticksAwake {
-				if b := w.take(seen); b != nil {
-					takeOver(b)
-				}
-			} else if asleep {
-				uid := userOf(w.batch.Load())
-				if naps[uid]++; naps[uid] == maxNaps {
-					w.engine.post(func() { w.engine.noteSlow(uid) })
-				}
+		switch l.tick(flush, busy, asleep, user) {
+		case tooLong:
+			if b := w.take(flush); b != nil {
+				takeOver(b)
 			}
-		case idle < parkAfter:
-			idle++
-		default:
+		case tooOften:
+			w.engine.post(func() { w.engine.noteSlow(user) })
+		case unused:
 			tick.Stop()
-			w.park(done, seen)
-			idle = 0
+			w.park(done, flush)
 			tick.Reset(watchdogTick)
 		}
 	}
+}
+
+// A look is what the watchdog knows about the engine from one tick to the next.
+type look struct {
+	flush uint64 // number of the last Flush
+	ticks int    // that have seen it
+	idle  int    // ticks without a batch in progress, since the last Flush
+
+	period int            // ticks since naps was cleared
+	naps   map[uint32]int // how often the engine slept in the memory of a user, by user ID
+}
+
+// A finding is the result of a look.
+type finding uint8
+
+const (
+	normal   finding = iota
+	tooLong          // the batch in progress takes too long
+	tooOften         // the engine slept too often in the memory of the user
+	unused           // there was no batch for long
+)
+
+// tick looks at the engine: at the number of its Flush, and whether a batch is in progress, asleep
+// in the memory of a user.
+func (l *look) tick(flush uint64, busy, asleep bool, user uint32) finding {
+	if l.period++; l.period == napPeriod {
+		l.period = 0
+		clear(l.naps)
+	}
+	if flush != l.flush {
+		l.flush, l.ticks, l.idle = flush, 0, 0
+	}
+	l.ticks++
+	switch {
+	case busy && (asleep && l.ticks >= ticksAsleep || l.ticks >= ticksAwake):
+		return tooLong
+	case busy && asleep:
+		if l.naps[user]++; l.naps[user] == maxNaps {
+			return tooOften
+		}
+	case !busy:
+		if l.idle++; l.idle >= parkAfter {
+			l.idle = 0
+			return unused
+		}
+	}
+	return normal
 }
 
 // park waits for the Flush after the one that was seen.
