@@ -79,8 +79,8 @@ func (c *conn) cmClose() {
 	c.session = nil
 	for h, o := range c.objects.m {
 		if ch, ok := o.(*cmChannel); ok {
-			unix.Close(ch.pipe)
-			delete(c.objects.m, h)
+			c.account.closePipe(ch.pipe)
+			c.objects.remove(h)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func (c *conn) cmCreateChannel(*empty, *control.Packet) (reply, error) {
 	if c.session == nil {
 		return reply{}, errorf(syscall.EINVAL, "create event channel: the connection manager is not open")
 	}
-	r, w, err := eventPipe()
+	r, w, err := c.account.eventPipe()
 	if err != nil {
 		return reply{}, err
 	}
@@ -100,7 +100,7 @@ func (c *conn) cmCreateChannel(*empty, *control.Packet) (reply, error) {
 	}
 	if err != nil {
 		unix.Close(r)
-		unix.Close(w)
+		c.account.closePipe(w)
 		return reply{}, err
 	}
 	a := handleReply(c.objects.add(ch))
@@ -116,8 +116,8 @@ func (c *conn) cmDestroyChannel(v *abi.HandleRequest, _ *control.Packet) ([]any,
 	if err := ch.channel.Close(); err != nil {
 		return nil, err
 	}
-	unix.Close(ch.pipe)
-	delete(c.objects.m, v.Handle)
+	c.account.closePipe(ch.pipe)
+	c.objects.remove(v.Handle)
 	return nil, nil
 }
 

@@ -35,7 +35,7 @@ type conn struct {
 
 	endOnce sync.Once
 
-	files mrtable.Files // mappings of what the client registers
+	files *mrtable.Files // mappings of what the client registers
 
 	processMu sync.Mutex
 	process   *mrtable.Process // the client's; nil until needed
@@ -50,6 +50,7 @@ type conn struct {
 	device     device
 	nic        *nic.Context // nil until a device is opened
 	objects    handles
+	account    account
 	events     *eventRing
 	doorbells  []byte // the doorbell page
 	doorbellFD int
@@ -67,6 +68,8 @@ const maxSlowRequests = 64
 func newConn(s *Server, sock *net.UnixConn, p peer) *conn {
 	c := &conn{server: s, sock: sock, peer: p, doorbellFD: -1, slowSlots: make(chan struct{}, maxSlowRequests)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.files, c.account = s.budget.registered(p.UID), account{budget: s.budget, uid: p.UID}
+	c.objects.account = &c.account
 	c.objects.init()
 	c.show()
 	return c
@@ -104,9 +107,16 @@ func (c *conn) serve() {
 func (c *conn) handle(p *control.Packet) {
 	op, owner, err := c.lookUp(p)
 	if err == nil && op.run != nil {
-		a, err := owner.locked(func() (reply, error) { return op.run(owner, p) })
+		a, err := owner.locked(op, func() (reply, error) { return op.run(owner, p) })
 		c.sendReply(p, a, err)
 		return
+	}
+	var cost amounts
+	if op == nil || op.client {
+		cost = amounts{waiting: 1, descriptors: uint64(len(p.FDs))}
+	}
+	if failed := c.server.budget.take(c.peer.UID, cost); failed != nil {
+		err, cost = failed, amounts{}
 	}
 	// Closing a descriptor can also take any time: a socket may linger, a file system wait.
 	slow := *p
@@ -117,6 +127,7 @@ func (c *conn) handle(p *control.Packet) {
 			a, err = c.prepare(op, owner, &slow)
 		}
 		slow.CloseFDs()
+		c.server.budget.release(c.peer.UID, cost)
 		c.sendReply(&slow, a, err)
 	})
 }
@@ -135,21 +146,30 @@ func (c *conn) prepare(op *operation, owner *conn, p *control.Packet) (reply, er
 	if err != nil {
 		return reply{}, err
 	}
-	a, err := owner.locked(ready.commit)
+	a, err := owner.locked(op, ready.commit)
 	if err != nil && ready.abandon != nil {
 		ready.abandon()
 	}
 	return a, err
 }
 
-// locked calls f with the connection's lock, unless the connection has ended.
-func (c *conn) locked(f func() (reply, error)) (reply, error) {
+// locked calls f, which carries out an operation, with the connection's lock, unless the connection
+// has ended.
+func (c *conn) locked(op *operation, f func() (reply, error)) (reply, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended {
 		return reply{}, errorf(syscall.ENODEV, "the connection that opened the device has ended")
 	}
-	return f()
+	cost := amounts{memory: op.memory}
+	if err := c.account.take(cost); err != nil {
+		return reply{}, err
+	}
+	a, err := f()
+	if err != nil {
+		c.account.release(cost)
+	}
+	return a, err
 }
 
 // beside runs f beside other requests. It waits while maxSlowRequests run, and runs f in any case:
@@ -257,6 +277,7 @@ func (c *conn) cleanup() {
 		}
 		c.peer.close()
 		c.sock.Close()
+		c.server.budget.release(c.peer.UID, connectionCost)
 	}()
 	select {
 	case <-released:
@@ -273,6 +294,7 @@ func (c *conn) destroyObjects() {
 		c.capture = nil
 		c.slowRequests.Go(func() { capture.Stop() })
 	}
+	defer c.account.close() // objects that need no other release
 	c.cmClose()
 	c.leaveContext()
 	if c.nic != nil {
@@ -283,7 +305,7 @@ func (c *conn) destroyObjects() {
 		})
 		c.objects.release()
 		c.events.release()
-		unix.Munmap(c.doorbells)
+		c.account.unmap(c.doorbells)
 		unix.Close(c.doorbellFD)
 		c.nic = nil
 		c.server.log.Info("client detached", "nic", c.device.Name(), "pid", c.peer.PID, "uid", c.peer.UID, "comm", c.comm)

@@ -21,7 +21,7 @@ func (c *conn) createChannel(*empty, *control.Packet) (reply, error) {
 	if max := c.server.config.Limits.CQs; n >= max {
 		return reply{}, errorf(syscall.ENOMEM, "the context has %d completion channels, the limit", max)
 	}
-	r, w, err := eventPipe()
+	r, w, err := c.account.eventPipe()
 	if err != nil {
 		return reply{}, err
 	}
@@ -38,8 +38,8 @@ func (c *conn) destroyChannel(v *abi.HandleRequest, _ *control.Packet) (reply, e
 	if ch.users > 0 {
 		return reply{}, errorf(syscall.EBUSY, "the completion channel is in use by %d CQs", ch.users)
 	}
-	unix.Close(ch.pipe)
-	delete(c.objects.m, v.Handle)
+	c.account.closePipe(ch.pipe)
+	c.objects.remove(v.Handle)
 	return reply{}, nil
 }
 
@@ -64,7 +64,7 @@ func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (reply, error
 	}
 	var a reply
 	if q.ownsChannel {
-		r, w, err := eventPipe()
+		r, w, err := c.account.eventPipe()
 		if err != nil {
 			return reply{}, err
 		}
@@ -73,12 +73,12 @@ func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (reply, error
 	}
 	fail := func(err error) (reply, error) {
 		if q.ownsChannel {
-			unix.Close(q.channel.pipe)
+			c.account.closePipe(q.channel.pipe)
 			unix.Close(a.fds[0])
 		}
 		return reply{}, err
 	}
-	mem, fd, err := sharedMemory("cq", abi.RingSize(slots, abi.CQESize))
+	mem, fd, err := c.account.sharedMemory("cq", abi.RingSize(slots, abi.CQESize))
 	if err != nil {
 		return fail(err)
 	}
@@ -96,7 +96,7 @@ func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (reply, error
 		}
 	})
 	if err != nil {
-		unix.Munmap(mem)
+		c.account.unmap(mem)
 		unix.Close(fd)
 		return fail(err)
 	}
@@ -120,17 +120,17 @@ func (c *conn) resizeCQ(v *abi.ResizeCQRequest, _ *control.Packet) (reply, error
 	if err != nil {
 		return reply{}, err
 	}
-	mem, fd, err := sharedMemory("cq", abi.RingSize(slots, abi.CQESize))
+	mem, fd, err := c.account.sharedMemory("cq", abi.RingSize(slots, abi.CQESize))
 	if err != nil {
 		return reply{}, err
 	}
 	c.device.engine.Do(func() { err = c.nic.ResizeCQ(q.nic, slots, mem) })
 	if err != nil {
-		unix.Munmap(mem)
+		c.account.unmap(mem)
 		unix.Close(fd)
 		return reply{}, err
 	}
-	unix.Munmap(q.ring)
+	c.account.unmap(q.ring)
 	q.ring = mem
 	return reply{body: []any{abi.CreateCQReply{Handle: v.Handle, Entries: uint32(slots)}}, fds: []int{fd}, closeAfter: []int{fd}}, nil
 }
@@ -144,7 +144,7 @@ func (c *conn) destroyCQ(v *abi.HandleRequest, _ *control.Packet) (reply, error)
 		return err
 	})
 	if err == nil {
-		q.release()
+		q.release(&c.account)
 	}
 	return reply{}, err
 }

@@ -57,13 +57,13 @@ func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (reply, e
 	if !ok {
 		return reply{}, errorf(syscall.ENODEV, "no device %q", name)
 	}
-	bells, bellsFD, err := sharedMemory("doorbells", abi.DoorbellSize)
+	bells, bellsFD, err := c.account.sharedMemory("doorbells", abi.DoorbellSize)
 	if err != nil {
 		return reply{}, err
 	}
 	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		unix.Munmap(bells)
+		c.account.unmap(bells)
 		unix.Close(bellsFD)
 		return reply{}, err
 	}
@@ -81,7 +81,7 @@ func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (reply, e
 		}
 	}
 	if err != nil {
-		unix.Munmap(bells)
+		c.account.unmap(bells)
 		for _, fd := range append(fds, bellsFD, bell) {
 			unix.Close(fd)
 		}

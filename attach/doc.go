@@ -16,6 +16,13 @@
 // Requests of a client are handled in order, except those that are prepared, which later requests
 // may overtake.
 //
+// # Budgets
+//
+// A client's own limits (Limits) bound its objects. What all clients share, such as the mappings
+// and descriptors of the process, is in a budget that users share (budget.go): an account for each
+// connection takes from it before anything is allocated. What a registration maps is released when
+// it is unmapped, which may be later than the end of its connection.
+//
 // # Calls that a client can delay
 //
 // A call on a client's memory or descriptors takes as long as the client wants: a page may belong

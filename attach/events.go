@@ -37,13 +37,13 @@ type eventRing struct {
 
 // newEventRing returns a ring and the two descriptors to send to the client.
 func newEventRing(c *conn, e *nic.Engine) (r *eventRing, fds []int, err error) {
-	mem, fd, err := sharedMemory("events", abi.RingSize(eventSlots, abi.AsyncEventSize))
+	mem, fd, err := c.account.sharedMemory("events", abi.RingSize(eventSlots, abi.AsyncEventSize))
 	if err != nil {
 		return nil, nil, err
 	}
-	read, write, err := eventPipe()
+	read, write, err := c.account.eventPipe()
 	if err != nil {
-		unix.Munmap(mem)
+		c.account.unmap(mem)
 		unix.Close(fd)
 		return nil, nil, err
 	}
@@ -154,6 +154,6 @@ func (r *eventRing) word(off int) *uint32 { return (*uint32)(unsafe.Pointer(&r.m
 
 // release frees the ring. The context must be closed.
 func (r *eventRing) release() {
-	unix.Munmap(r.mem)
-	unix.Close(r.pipe)
+	r.conn.account.unmap(r.mem)
+	r.conn.account.closePipe(r.pipe)
 }

@@ -106,6 +106,9 @@ func FuzzControl(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if err := s.budget.take(p.UID, connectionCost); err != nil {
+			t.Fatal(err)
+		}
 		c := newConn(s, server, p)
 		for len(requests) >= requestHeaderLen {
 			var m control.Packet

@@ -3,8 +3,6 @@ package attach
 import (
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"softroce/internal/abi"
 	"softroce/nic"
 )
@@ -12,8 +10,9 @@ import (
 // handles maps the handles of one client to its objects. A handle is not reused before the 32-bit
 // counter wraps, so a stale one names nothing.
 type handles struct {
-	m    map[uint32]any
-	last uint32
+	m       map[uint32]any
+	last    uint32
+	account *account
 }
 
 func (h *handles) init() { h.m = map[uint32]any{} }
@@ -22,6 +21,17 @@ func (h *handles) add(o any) uint32 {
 	n := h.newHandle()
 	h.m[n] = o
 	return n
+}
+
+// remove removes an object that is destroyed. Its request took the memory that is released here:
+// see creates.
+func (h *handles) remove(handle uint32) {
+	cost := uint64(objectBytes)
+	if _, ok := h.m[handle].(*qp); ok {
+		cost = queuePairBytes
+	}
+	h.account.release(amounts{memory: cost})
+	delete(h.m, handle)
 }
 
 // newHandle reserves a handle for an object that is about to be created.
@@ -94,33 +104,33 @@ func (h *handles) release() {
 	for _, o := range h.m {
 		switch o := o.(type) {
 		case *cq:
-			o.release()
+			o.release(h.account)
 		case *qp:
-			o.release()
+			o.release(h.account)
 		case *srq:
-			unix.Munmap(o.ring)
+			h.account.unmap(o.ring)
 		case *channel:
-			unix.Close(o.pipe)
+			h.account.closePipe(o.pipe)
 		}
 	}
 	h.init()
 }
 
-func (q *cq) release() {
-	unix.Munmap(q.ring)
+func (q *cq) release(a *account) {
+	a.unmap(q.ring)
 	if q.ownsChannel {
-		unix.Close(q.channel.pipe)
+		a.closePipe(q.channel.pipe)
 	} else if q.channel != nil {
 		q.channel.users--
 	}
 }
 
-func (q *qp) release() {
+func (q *qp) release(a *account) {
 	if q.sq != nil {
-		unix.Munmap(q.sq)
+		a.unmap(q.sq)
 	}
 	if q.rq != nil {
-		unix.Munmap(q.rq)
+		a.unmap(q.rq)
 	}
 }
 

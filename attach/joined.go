@@ -77,7 +77,12 @@ func (c *conn) joinDevice(_ *empty, p *control.Packet) (prepared, error) {
 			if err := c.checkNotOpen(); err != nil {
 				return reply{}, err
 			}
-			return owner.locked(func() (reply, error) { return c.joinContext(owner, page) })
+			owner.mu.Lock()
+			defer owner.mu.Unlock()
+			if owner.ended {
+				return reply{}, errorf(syscall.ENODEV, "the context has ended")
+			}
+			return c.joinContext(owner, page)
 		},
 		abandon: func() { unix.Close(page) },
 	}, nil

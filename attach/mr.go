@@ -119,10 +119,16 @@ func (c *conn) clientMemory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Mem
 		if len(p.FDs) != 1 {
 			return nil, 0, errorf(syscall.EINVAL, "memory through /proc/self/mem requires a descriptor")
 		}
-		proc, err := mrtable.OpenProcessMem(p.FDs[0])
-		if err != nil {
+		descriptor := amounts{descriptors: 1}
+		if err := c.server.budget.take(c.peer.UID, descriptor); err != nil {
 			return nil, 0, err
 		}
+		proc, err := mrtable.OpenProcessMem(p.FDs[0])
+		if err != nil {
+			c.server.budget.release(c.peer.UID, descriptor)
+			return nil, 0, err
+		}
+		proc.Closed = func() { c.server.budget.release(c.peer.UID, descriptor) }
 		defer proc.Close() // the memory keeps its own descriptor
 		mem, err := proc.Memory(v.Address, v.Length, access)
 		return mem, abi.MemorySelf, err

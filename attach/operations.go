@@ -17,6 +17,9 @@ type operation struct {
 	fds  int  // the most descriptors
 	open bool // requires an open device
 
+	memory uint64 // of the daemon that the object which it creates uses, in bytes
+	client bool   // prepare touches the client's memory or descriptors
+
 	// One of the two is set. run is called with the connection's lock and does not wait: such a
 	// request has no descriptors. prepare is called without a lock, beside other requests, and may
 	// wait. Only prepare touches the client's memory and descriptors.
@@ -49,17 +52,26 @@ func request[T any](name string, open bool, f func(*conn, *T, *control.Packet) (
 
 // slowRequest returns an operation with a body of type T that may wait.
 func slowRequest[T any](name string, open bool, f func(*conn, *T) (commit func() (reply, error), err error)) *operation {
-	return clientRequest(name, open, 0, func(c *conn, v *T, _ *control.Packet) (prepared, error) {
+	o := clientRequest(name, open, 0, func(c *conn, v *T, _ *control.Packet) (prepared, error) {
 		commit, err := f(c, v)
 		return prepared{commit: commit}, err
 	})
+	o.client = false
+	return o
+}
+
+// creates returns o with the memory that the created object uses. It is released when the object is
+// destroyed.
+func creates(memory uint64, o *operation) *operation {
+	o.memory = memory
+	return o
 }
 
 // clientRequest returns an operation with a body of type T that may wait, and that touches the
 // client's memory or up to fds descriptors of the client.
 func clientRequest[T any](name string, open bool, fds int, f func(*conn, *T, *control.Packet) (prepared, error)) *operation {
 	var zero T
-	return &operation{name: name, open: open, fds: fds, body: abi.Size(zero),
+	return &operation{name: name, open: open, fds: fds, client: true, body: abi.Size(zero),
 		prepare: func(c *conn, p *control.Packet) (prepared, error) {
 			var v T
 			if _, err := abi.Decode(p.Body, &v); err != nil {
@@ -95,33 +107,33 @@ var operations = map[uint16]*operation{
 	abi.OpQueryPKeys:  request("query P_Keys", true, (*conn).queryPKeys),
 	abi.OpQueryClock:  request("query clock", true, (*conn).queryClock),
 
-	abi.OpAllocPD:    request("allocate PD", true, (*conn).allocPD),
+	abi.OpAllocPD:    creates(objectBytes, request("allocate PD", true, (*conn).allocPD)),
 	abi.OpDeallocPD:  request("deallocate PD", true, (*conn).deallocPD),
-	abi.OpRegMR:      clientRequest("register MR", true, 1, (*conn).regMR),
+	abi.OpRegMR:      creates(objectBytes, clientRequest("register MR", true, 1, (*conn).regMR)),
 	abi.OpReregMR:    clientRequest("reregister MR", true, 1, (*conn).reregMR),
 	abi.OpQueryMR:    request("query MR", true, (*conn).queryMR),
 	abi.OpDeregMR:    request("deregister MR", true, (*conn).deregMR),
-	abi.OpCreateAH:   slowRequest("create AH", true, (*conn).createAH),
+	abi.OpCreateAH:   creates(objectBytes, slowRequest("create AH", true, (*conn).createAH)),
 	abi.OpDestroyAH:  request("destroy AH", true, (*conn).destroyAH),
-	abi.OpAllocDM:    request("allocate DM", true, (*conn).allocDM),
+	abi.OpAllocDM:    creates(objectBytes, request("allocate DM", true, (*conn).allocDM)),
 	abi.OpFreeDM:     request("free DM", true, (*conn).freeDM),
 	abi.OpQueryDM:    request("query DM", true, (*conn).queryDM),
 	abi.OpCopyToDM:   requestWithTail("copy to DM", abi.DMCopyMax, (*conn).copyToDM),
 	abi.OpCopyFromDM: request("copy from DM", true, (*conn).copyFromDM),
 
-	abi.OpAllocMW:   request("allocate MW", true, (*conn).allocMW),
+	abi.OpAllocMW:   creates(objectBytes, request("allocate MW", true, (*conn).allocMW)),
 	abi.OpDeallocMW: request("deallocate MW", true, (*conn).deallocMW),
-	abi.OpOpenXRCD:  clientRequest("open XRCD", true, 1, (*conn).openXRCD),
+	abi.OpOpenXRCD:  creates(objectBytes, clientRequest("open XRCD", true, 1, (*conn).openXRCD)),
 	abi.OpCloseXRCD: request("close XRCD", true, (*conn).closeXRCD),
 
-	abi.OpCreateChannel:  request("create completion channel", true, (*conn).createChannel),
+	abi.OpCreateChannel:  creates(objectBytes, request("create completion channel", true, (*conn).createChannel)),
 	abi.OpDestroyChannel: request("destroy completion channel", true, (*conn).destroyChannel),
-	abi.OpCreateCQ:       request("create CQ", true, (*conn).createCQ),
+	abi.OpCreateCQ:       creates(objectBytes, request("create CQ", true, (*conn).createCQ)),
 	abi.OpDestroyCQ:      request("destroy CQ", true, (*conn).destroyCQ),
 
 	abi.OpResizeCQ: request("resize CQ", true, (*conn).resizeCQ),
 
-	abi.OpCreateSRQ:  request("create SRQ", true, (*conn).createSRQ),
+	abi.OpCreateSRQ:  creates(objectBytes, request("create SRQ", true, (*conn).createSRQ)),
 	abi.OpModifySRQ:  request("modify SRQ", true, (*conn).modifySRQ),
 	abi.OpQuerySRQ:   request("query SRQ", true, (*conn).querySRQ),
 	abi.OpDestroySRQ: request("destroy SRQ", true, (*conn).destroySRQ),
@@ -129,13 +141,13 @@ var operations = map[uint16]*operation{
 	abi.OpAttachMcast: request("attach to multicast group", true, (*conn).attachMcast),
 	abi.OpDetachMcast: request("detach from multicast group", true, (*conn).detachMcast),
 
-	abi.OpCreateQP:  request("create QP", true, (*conn).createQP),
+	abi.OpCreateQP:  creates(queuePairBytes, request("create QP", true, (*conn).createQP)),
 	abi.OpModifyQP:  slowRequest("modify QP", true, (*conn).modifyQP),
 	abi.OpQueryQP:   request("query QP", true, (*conn).queryQP),
 	abi.OpDestroyQP: request("destroy QP", true, (*conn).destroyQP),
 
 	abi.OpCMOpen:           request("open connection manager", false, (*conn).cmOpen),
-	abi.OpCMCreateChannel:  request("create event channel", false, (*conn).cmCreateChannel),
+	abi.OpCMCreateChannel:  creates(objectBytes, request("create event channel", false, (*conn).cmCreateChannel)),
 	abi.OpCMDestroyChannel: cmRequest("destroy event channel", (*conn).cmDestroyChannel),
 	abi.OpCMGetEvent:       cmRequest("get event", (*conn).cmGetEvent),
 	abi.OpCMCreateID:       cmRequest("create identifier", (*conn).cmCreateID),

@@ -23,7 +23,7 @@ func destroy[T any](c *conn, handle uint32, f func(T) error) (o T, err error) {
 	}
 	c.device.engine.Do(func() { err = f(o) })
 	if err == nil {
-		delete(c.objects.m, handle)
+		c.objects.remove(handle)
 	}
 	return o, err
 }

@@ -26,7 +26,7 @@ func (c *conn) createQP(v *abi.CreateQPRequest, _ *control.Packet) (reply, error
 		}
 	})
 	if err != nil {
-		q.release()
+		q.release(&c.account)
 		for _, fd := range fds {
 			unix.Close(fd)
 		}
@@ -49,7 +49,7 @@ func (c *conn) createRings(q *qp, init *nic.QPInit) (r abi.CreateQPReply, fds []
 		SendSlots: uint32(caps.MaxSendWR), SendSlotSize: uint32(abi.SendSlotSize(caps.MaxSendSGE, caps.MaxInline)),
 		Cap: capsOut(caps),
 	}
-	sq, sqFD, err := sharedMemory("sq", caps.SendRingSize())
+	sq, sqFD, err := c.account.sharedMemory("sq", caps.SendRingSize())
 	if err != nil {
 		return r, nil, err
 	}
@@ -58,9 +58,9 @@ func (c *conn) createRings(q *qp, init *nic.QPInit) (r abi.CreateQPReply, fds []
 	case init.Type == ib.QPTypeXRCSend:
 		r.Cap.MaxRecvWR, r.Cap.MaxRecvSGE = 0, 0
 	case init.SRQ == nil:
-		rq, rqFD, err := sharedMemory("rq", caps.RecvRingSize())
+		rq, rqFD, err := c.account.sharedMemory("rq", caps.RecvRingSize())
 		if err != nil {
-			unix.Munmap(sq)
+			c.account.unmap(sq)
 			unix.Close(sqFD)
 			return r, nil, err
 		}
@@ -117,7 +117,7 @@ func (c *conn) destroyQP(v *abi.HandleRequest, _ *control.Packet) (reply, error)
 		return err
 	})
 	if err == nil {
-		q.release()
+		q.release(&c.account)
 	}
 	return reply{}, err
 }

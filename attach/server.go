@@ -131,6 +131,8 @@ type Server struct {
 	snapshots flight[Snapshot]
 	texts     flight[snapshotText] // by who may see them
 
+	budget *budget
+
 	self *mrtable.Process // access to memory that may lose its pages
 
 	unused chan struct{} // closed when the last client has left, with Config.UntilUnused
@@ -148,7 +150,7 @@ func NewServer(c Config) (*Server, error) {
 	s := &Server{
 		config: c, log: c.Log, conns: map[*conn]struct{}{}, users: map[uint32]int{}, listeners: map[*listener]struct{}{},
 		pages: map[pageID]*conn{}, self: mrtable.OpenSelf(),
-		unused: make(chan struct{}),
+		unused: make(chan struct{}), budget: newBudget(),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -213,6 +215,9 @@ func (s *Server) addConn(c *conn) error {
 	}
 	if n := s.users[c.peer.UID]; n >= s.config.Limits.Connections {
 		return errorf(syscall.EMFILE, "user %d has %d connections, the limit", c.peer.UID, n)
+	}
+	if err := s.budget.take(c.peer.UID, connectionCost); err != nil {
+		return err
 	}
 	s.users[c.peer.UID]++
 	s.conns[c] = struct{}{}
@@ -314,6 +319,7 @@ type Snapshot struct {
 	Clients []ClientInfo   `json:"clients"`
 	Devices []nic.Snapshot `json:"devices"`
 	CMIDs   []cm.IDInfo    `json:"cm_ids"` // identifiers of the connection manager
+	Users   []UserInfo     `json:"users"`
 }
 
 // ClientInfo describes a connection.
@@ -333,8 +339,11 @@ func (s *Server) Snapshot() (snap Snapshot) {
 }
 
 func (s *Server) newSnapshot() Snapshot {
-	snap := Snapshot{PID: os.Getpid(), Release: s.config.Release}
+	snap := Snapshot{PID: os.Getpid(), Release: s.config.Release, Users: s.budget.info()}
 	s.mu.Lock()
+	for i := range snap.Users {
+		snap.Users[i].Connections = s.users[snap.Users[i].UID]
+	}
 	for c := range s.conns {
 		snap.Clients = append(snap.Clients, *c.shown.Load())
 	}

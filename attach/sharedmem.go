@@ -12,7 +12,15 @@ import (
 // sharedMemory allocates size bytes that a client can map: a memfd that no process can shrink or
 // grow, whose pages are allocated on first access. The mapping outlives the descriptor, which is
 // for the client.
-func sharedMemory(name string, size int) (mem []byte, fd int, err error) {
+func (a *account) sharedMemory(name string, size int) (mem []byte, fd int, err error) {
+	if err := a.take(ringCost(size)); err != nil {
+		return nil, -1, err
+	}
+	defer func() {
+		if err != nil {
+			a.release(ringCost(size))
+		}
+	}()
 	fd, err = unix.MemfdCreate("softroce-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, -1, fmt.Errorf("%s: memfd_create: %w", name, err)
@@ -23,6 +31,14 @@ func sharedMemory(name string, size int) (mem []byte, fd int, err error) {
 		return nil, -1, fmt.Errorf("%s: %w", name, err)
 	}
 	return mem, fd, nil
+}
+
+func ringCost(size int) amounts { return amounts{mappings: 1, memory: 2 * uint64(size)} }
+
+// unmap releases what sharedMemory returned.
+func (a *account) unmap(mem []byte) {
+	unix.Munmap(mem)
+	a.release(ringCost(len(mem)))
 }
 
 func mapSealed(fd, size int) ([]byte, error) {
@@ -42,12 +58,24 @@ func mapSealed(fd, size int) ([]byte, error) {
 }
 
 // eventPipe creates a pipe for events. The daemon keeps w, and the client gets r.
-func eventPipe() (r, w int, err error) {
+func (a *account) eventPipe() (r, w int, err error) {
+	if err := a.take(pipeCost); err != nil {
+		return -1, -1, err
+	}
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		a.release(pipeCost)
 		return -1, -1, fmt.Errorf("event pipe: %w", err)
 	}
 	return p[0], p[1], nil
+}
+
+var pipeCost = amounts{descriptors: 1, memory: 4096}
+
+// closePipe closes the daemon's end of a pipe from eventPipe.
+func (a *account) closePipe(w int) {
+	unix.Close(w)
+	a.release(pipeCost)
 }
 
 var eventByte = []byte{1}

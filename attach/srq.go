@@ -23,7 +23,7 @@ func (c *conn) createSRQ(v *abi.CreateSRQRequest, _ *control.Packet) (reply, err
 	if err != nil {
 		return reply{}, err
 	}
-	mem, fd, err := sharedMemory("srq", abi.RingSize(init.MaxWR, abi.RecvSlotSize(init.MaxSGE)))
+	mem, fd, err := c.account.sharedMemory("srq", abi.RingSize(init.MaxWR, abi.RecvSlotSize(init.MaxSGE)))
 	if err != nil {
 		return reply{}, err
 	}
@@ -38,7 +38,7 @@ func (c *conn) createSRQ(v *abi.CreateSRQRequest, _ *control.Packet) (reply, err
 		}
 	})
 	if err != nil {
-		unix.Munmap(mem)
+		c.account.unmap(mem)
 		unix.Close(fd)
 		return reply{}, err
 	}
@@ -78,7 +78,7 @@ func (c *conn) modifySRQ(v *abi.ModifySRQRequest, _ *control.Packet) (reply, err
 		if err != nil {
 			return reply{}, err
 		}
-		mem, fd, err := sharedMemory("srq", abi.RingSize(change.MaxWR, abi.RecvSlotSize(maxSGE)))
+		mem, fd, err := c.account.sharedMemory("srq", abi.RingSize(change.MaxWR, abi.RecvSlotSize(maxSGE)))
 		if err != nil {
 			return reply{}, err
 		}
@@ -98,7 +98,7 @@ func (c *conn) modifySRQ(v *abi.ModifySRQRequest, _ *control.Packet) (reply, err
 		}
 	}
 	if change.Ring != nil {
-		unix.Munmap(old)
+		c.account.unmap(old)
 	}
 	if err != nil {
 		return reply{}, err
@@ -129,7 +129,7 @@ func (c *conn) destroySRQ(v *abi.HandleRequest, _ *control.Packet) (reply, error
 		return err
 	})
 	if err == nil {
-		unix.Munmap(s.ring)
+		c.account.unmap(s.ring)
 	}
 	return reply{}, err
 }

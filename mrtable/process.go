@@ -24,6 +24,8 @@ type Process struct {
 	mem   int  // descriptor of /proc/PID/mem, or -1
 	self  bool // the process is this program
 
+	Closed func() // if not nil, called when the last reference is released
+
 	mu   sync.Mutex
 	refs int // one for the opener, one for each Memory
 }
@@ -126,6 +128,9 @@ func (p *Process) Close() error {
 	}
 	if p.refs--; p.refs > 0 || p.self {
 		return nil
+	}
+	if p.Closed != nil {
+		defer p.Closed()
 	}
 	fd := p.pidfd
 	if p.mem >= 0 {

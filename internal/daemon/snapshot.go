@@ -16,6 +16,7 @@ type Snapshot struct {
 	Devices []Device             `json:"devices"`
 	Engines []nic.EngineCounters `json:"engines"`
 	CMIDs   []cm.IDInfo          `json:"cm_ids"`
+	Users   []attach.UserInfo    `json:"users"`
 }
 
 // Device is a NIC. Its counters are named as in package metrics.
@@ -47,7 +48,7 @@ type Counters struct {
 
 // NewSnapshot builds a Snapshot from those of the attach server and of its engines.
 func NewSnapshot(s attach.Snapshot, engines []nic.EngineCounters) Snapshot {
-	out := Snapshot{PID: s.PID, Release: s.Release, Clients: s.Clients, Engines: engines, CMIDs: s.CMIDs}
+	out := Snapshot{PID: s.PID, Release: s.Release, Clients: s.Clients, Engines: engines, CMIDs: s.CMIDs, Users: s.Users}
 	for _, d := range s.Devices {
 		v := Device{Snapshot: d, Counters: count(&d.Counters)}
 		for _, g := range d.GIDs {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"softroce/attach"
 	"softroce/cm"
 	"softroce/internal/daemon"
 	"softroce/nic"
@@ -67,6 +68,12 @@ var kinds = []kind{
 		for _, i := range s.CMIDs {
 			line(w, "link", orDash(i.Device), "cm-idn", i.Handle, "lqpn", i.QPN, "ps", i.PortSpace, "state", i.State,
 				"src-addr", addrPort(i.Src), "dst-addr", addrPort(i.Dst), "pid", i.PID, "comm", i.Comm)
+		}
+	}},
+	{"user", func(s *daemon.Snapshot) any { return append([]attach.UserInfo{}, s.Users...) }, func(s *daemon.Snapshot, w io.Writer) {
+		for _, u := range s.Users {
+			line(w, "uid", u.UID, "connections", u.Connections, "mappings", u.Mappings, "descriptors", u.Descriptors,
+				"memory", u.Memory, "populated", u.Populated, "waiting", u.Waiting)
 		}
 	}},
 	objects("faults", func(d *daemon.Device) []nic.FaultInfo { return d.Faults }, func(f nic.FaultInfo) []any {
