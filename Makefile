@@ -9,6 +9,7 @@ export GOTOOLCHAIN := local
 # Variables that a target's description names.
 FUZZTIME ?= 30s
 SEEDS ?= 5000
+SOAK ?= 1h
 E2E_KERNEL ?= linux-image-amd64
 E2E_RUN ?= .
 E2E_TIMEOUT ?= 30m
@@ -25,7 +26,7 @@ RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/
 	./internal/check/... ./internal/replay/... ./internal/liveplay/... ./internal/control/... ./internal/abi ./internal/daemon/... \
 	./internal/run/... ./internal/show/... ./internal/metrics/...
 
-.PHONY: help build libs install deb test e2e matrix simulate demo bench fuzz lint race coverage mutate clean
+.PHONY: help build libs install deb test e2e matrix simulate soak demo bench fuzz lint race coverage mutate clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -77,6 +78,9 @@ matrix: e2e ## every row of docs/use/programs.md, over both address families and
 
 simulate: ## SEEDS seeds of the simulation in virtual time
 	go test ./internal/sim -run TestSeeds -count 1 -timeout 20m -v -sim.seeds $(SEEDS)
+
+soak: build ## mixed traffic with loss and killed clients for SOAK, all of it judged
+	go run ./scripts/soak -time $(SOAK)
 
 race: ## the tests of the core packages under the race detector
 	@scripts/setup lint
