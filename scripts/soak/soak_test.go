@@ -89,7 +89,7 @@ func TestGrowingMemoryFails(t *testing.T) {
 		t.Error(err)
 	}
 	for i := range s.rss {
-		s.rss[i] += i * 20 // 70 MiB an hour
+		s.rss[i] += i * 30 // 105 MiB an hour
 	}
 	if s.memory() == nil {
 		t.Error("growing memory was accepted")
