@@ -5,7 +5,8 @@
 //   - programs_*: stock programs of the distribution on softroce
 //   - kernel_*: softroce and the kernel's NIC
 //   - daemon_*: recorded and scripted peers of a daemon over a veth pair
-//   - lifecycle_*, faults_*: processes that end or are killed, and packets that are lost
+//   - lifecycle_*, faults_*: processes that end or are killed, packets that are lost, and clients
+//     of other users that attack the daemon
 //   - packaging_*: the Debian package, and clients in containers
 //
 // All are in one package because they share the virtual machines of a run, which take seconds to

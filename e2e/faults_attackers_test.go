@@ -1,0 +1,190 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/internal/abi"
+	"softroce/internal/control"
+	"softroce/verbs"
+)
+
+// attacks are the programs of attackers. Each prints inProgress when the attack is, and goes on
+// until it is killed.
+var attacks = map[string]func(){
+	"rings":               attackWithRings,
+	"descriptors":         attackWithDescriptors,
+	"connections":         attackWithConnections,
+	"silence":             attackWithSilence,
+	"snapshots":           attackWithSnapshots,
+	"one file":            attackWithOneFile,
+	"holes":               attackWithHoles,
+	"bandwidth":           attackWithBandwidth,
+	"slow memory":         attackWithSlowMemory,
+	"slow target":         attackWithSlowTarget,
+	"slow registration":   attackWithSlowRegistration,
+	"slow faults":         attackWithSlowFaults,
+	"messages":            attackWithMessages,
+	"ring contents":       attackWithRingContents,
+	"file without access": attackWithPathDescriptor,
+}
+
+const inProgress = "the attack is in progress\n"
+
+// holdAttack reports that the attack is in progress, and keeps what it has.
+func holdAttack() {
+	fmt.Print(inProgress)
+	select {}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return v
+}
+
+// An attackConn is a connection that sends requests without package verbs, so that the attacker
+// itself holds nothing.
+type attackConn struct {
+	*control.Client
+	pd, cq uint32
+}
+
+func dialAttack() (*attackConn, error) {
+	c, err := control.Dial(context.Background(), "")
+	if err != nil {
+		return nil, err
+	}
+	return &attackConn{Client: c}, nil
+}
+
+// openAttack connects and opens a device, with a PD and a CQ.
+func openAttack() (*attackConn, error) {
+	c, err := dialAttack()
+	if err != nil {
+		return nil, err
+	}
+	var pd abi.HandleReply
+	var cq abi.CreateCQReply
+	if err = c.request(abi.OpOpenDevice, 4, nil, abi.OpenDeviceRequest{}); err == nil {
+		err = c.request(abi.OpAllocPD, 0, &pd)
+	}
+	if err == nil {
+		err = c.request(abi.OpCreateCQ, 1, &cq, abi.CreateCQRequest{Entries: 1})
+	}
+	c.pd, c.cq = pd.Handle, cq.Handle
+	return c, err
+}
+
+// request sends a request and closes the descriptors of its reply.
+func (c *attackConn) request(op uint16, want int, reply any, body ...any) error {
+	p, err := c.Call(context.Background(), control.Request{Name: fmt.Sprint("operation ", op), Op: op, Body: body, Reply: reply, Want: want})
+	p.CloseFDs()
+	return err
+}
+
+// attackDuration bounds the part of an attack that creates objects.
+const attackDuration = 8 * time.Second
+
+// createMany has several connections create objects until the daemon refuses.
+func createMany(connections int, create func(*attackConn) error) {
+	var all sync.WaitGroup
+	end := time.Now().Add(attackDuration)
+	for i := range connections {
+		c, err := openAttack()
+		if err != nil {
+			fmt.Printf("connection %d: %v\n", i, err)
+			continue
+		}
+		all.Go(func() {
+			for n := 0; ; n++ {
+				if err := create(c); err != nil || time.Now().After(end) {
+					fmt.Printf("connection %d: %d objects, then %v\n", i, n, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (c *attackConn) createQP() error {
+	return c.request(abi.OpCreateQP, 2, nil, abi.CreateQPRequest{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Type: uint32(verbs.RC),
+		Cap: abi.QPCap{MaxSendWR: 1, MaxRecvWR: 1}})
+}
+
+// attackWithRings uses up the mappings of the daemon: each queue has a ring.
+func attackWithRings() {
+	createMany(6, (*attackConn).createQP)
+	holdAttack()
+}
+
+// attackWithDescriptors uses up the descriptors of the daemon: each queue has an event pipe.
+func attackWithDescriptors() {
+	createMany(4, func(c *attackConn) error {
+		return c.request(abi.OpCreateCQ, 2, nil, abi.CreateCQRequest{Entries: 1, Flags: abi.CQOwnChannel})
+	})
+	holdAttack()
+}
+
+// attackWithConnections uses up the connections, each of which has an open device.
+func attackWithConnections() {
+	createMany(2000, func(c *attackConn) error { return unix.EMFILE })
+	holdAttack()
+}
+
+// attackWithSilence has connections that send requests and read no reply.
+func attackWithSilence() {
+	for range 50 {
+		sock := must(dialSilent())
+		sock.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
+		for range 100000 {
+			if control.Write(sock, abi.Message(nil, abi.Header{Version: abi.Version, Op: abi.OpListDevices})) != nil {
+				break
+			}
+		}
+	}
+	holdAttack()
+}
+
+// attackWithSnapshots has many objects, and asks for snapshots of them all the time.
+func attackWithSnapshots() {
+	const queuePairs = 1000
+	for range 2 {
+		c := must(openAttack())
+		for range queuePairs {
+			if err := c.createQP(); err != nil {
+				fmt.Println(err)
+				break
+			}
+		}
+	}
+	for i := range 24 {
+		c := must(dialAttack())
+		go func() {
+			for {
+				if err := c.request(abi.OpSnapshot, 1, &abi.SnapshotReply{}); err != nil && c.Ended() {
+					fmt.Printf("connection %d: %v\n", i, err)
+					return
+				}
+			}
+		}()
+	}
+	holdAttack()
+}
+
+// attackWithPathDescriptor opens an XRC domain of a file that it may not read.
+func attackWithPathDescriptor() {
+	c := must(openAttack())
+	fd := must(unix.Open(domainFile(control.SocketPath("")), unix.O_PATH|unix.O_CLOEXEC, 0))
+	_, err := c.Call(context.Background(), control.Request{Name: "open XRCD", Op: abi.OpOpenXRCD, Body: []any{abi.OpenXRCDRequest{}},
+		FDs: []int{fd}, Reply: &abi.HandleReply{}})
+	fmt.Printf("XRC domain: %v\n", err)
+	holdAttack()
+}
