@@ -11,13 +11,17 @@ import "softroce/internal/ib"
 // arrive.
 
 const (
-	// turnBytes is the turn of a client and the longest turn of a queue pair: as much as one
-	// segmented send (GSO) of a link carries, in packets of path MTU 4096 with their headers.
+	// turnBytes is the turn of a client: as much as one segmented send (GSO) of a link carries, in
+	// packets of path MTU 4096 with their headers.
 	turnBytes = 60 << 10
 
 	// stepBytes is about how much a step transmits, on all devices, and how much it receives on
 	// each. It bounds how long a step takes, and suffices for large batches.
 	stepBytes = 6 * turnBytes
+
+	// maxTurn is the longest turn of a queue pair. It is longer than that of its client, which
+	// then has none for some rounds: a queue pair's memory is in the processor's cache.
+	maxTurn = 4 * turnBytes
 
 	// minTurn is the shortest turn of a queue pair: one frame.
 	minTurn = 4 << 10
@@ -38,7 +42,8 @@ const (
 type schedule struct {
 	place  place[Context]
 	ready  fifo[QP]
-	credit int // bytes that it may still send in this turn, negative if it has sent too much
+	credit int  // bytes that it may still send in this turn, negative if it has sent too much
+	copied bool // it has sent payload that is copied twice, so that its turns are shorter
 }
 
 // activate gives q a turn. A client that had nothing to send has the next one.
@@ -117,7 +122,7 @@ func (d *Device) serve(budget int) (spent int) {
 			before := t.data.filled
 			cost, more := d.serveQP(q, budget-spent)
 			spent += cost
-			c.credit = max(c.credit-cost, -turnBytes)
+			c.credit -= cost
 			switch {
 			case more && t.data.filled > before:
 				t.activate(q)
@@ -148,11 +153,11 @@ func (d *Device) serveQP(q *QP, budget int) (cost int, more bool) {
 	case waited > maxWait:
 		t.turn = max(t.turn/2, minTurn)
 	case waited < maxWait/4:
-		t.turn = min(2*t.turn, turnBytes)
+		t.turn = min(2*t.turn, maxTurn)
 	}
-	t.left = budget
-	if others := !q.ctx.schedule.ready.empty() || t.clients.first != t.clients.last; others {
-		t.left = min(budget, t.turn)
+	t.left = min(budget, t.turn)
+	if q.ctx.schedule.copied {
+		t.left /= 2
 	}
 	fetched := q.sqFetched
 	posted := q.fetchSends()
@@ -188,6 +193,7 @@ func (d *Device) transmitTurn(q *QP, posted bool) (cost int, more bool) {
 	d.timers.schedule(q)
 	cost = left - t.left
 	if n := q.t.Waiting(); n > 0 {
+		q.ctx.schedule.copied = true
 		n = min(n, t.room(q.t.PathMTU()))
 		w := waitingTurn{q, n, 2 * min(t.left, n*packetCost(q.t.PathMTU())), t.left, posted}
 		t.waiting = append(t.waiting, w)

@@ -93,7 +93,7 @@ func TestClientDelaysOthersByOneTurn(t *testing.T) {
 							at = i
 						}
 					}
-					if at < 0 || at > 2*nic.TurnBytes/4096 {
+					if at < 0 || at > nic.StepBytes/4096/4 {
 						t.Fatalf("the message is frame %d of the batch of %d (-1: not in it)", at, len(tap.sent))
 					}
 					w.step1()

@@ -67,7 +67,7 @@ func (t *txState) init(d *Device) {
 	}
 	t.data.frames, t.copies = make([]wire.TxFrame, n), make([]copiedPayload, n)
 	t.replies.frames = make([]wire.TxFrame, replyBatch)
-	t.turn = turnBytes
+	t.turn = maxTurn
 }
 
 // A copiedPayload is the payload of a frame that waits for the link beyond its step. The program
