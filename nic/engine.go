@@ -248,6 +248,15 @@ func (e *Engine) copyPayload() {
 	}
 }
 
+// endReferences makes sure that no fabric refers to memory that is released at the end of the step:
+// they copy what they hold, and what the device sends in the step.
+func (d *Device) endReferences() {
+	d.tx.forbidReferences()
+	for _, o := range d.engine.devices {
+		o.link.CopyPayload()
+	}
+}
+
 // closeBreached closes the contexts whose clients broke the rules of their rings.
 func (e *Engine) closeBreached() {
 	for len(e.breached) > 0 {

@@ -451,7 +451,7 @@ func (q *QP) stateChanged() {
 		}
 		q.path = nil
 	case ib.QPSErr:
-		q.device.tx.forbidReferences()
+		q.device.endReferences()
 		q.device.tx.activate(q) // to flush what is posted from now on
 	}
 }

@@ -37,8 +37,8 @@ func (d *Device) Complete(t *transport.QP, c *transport.Completion) {
 	} else {
 		cq = q.recvCQ
 	}
-	if c.Opcode == ib.WCLocalInv || c.Opcode == ib.WCBindMW {
-		d.tx.forbidReferences() // to what the peer could read until now
+	if c.Opcode == ib.WCLocalInv || c.Opcode == ib.WCBindMW || c.Flags&ib.WCWithInv != 0 {
+		d.endReferences() // to what the peer could read until now
 	}
 	d.engine.complete(q, cq, c)
 }
