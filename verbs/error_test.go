@@ -174,6 +174,45 @@ func TestEventsBeyondTheRingAreNotLost(t *testing.T) {
 	}
 }
 
+// An event that the program causes again and again waits once, so that events take bounded memory.
+func TestWaitingEventsAreBounded(t *testing.T) {
+	a, _ := verbstest.Pair(t)
+	y := verbstest.EndpointConfig{}.New(t, a)
+	srq, err := y.PD.CreateSRQ(t.Context(), verbs.SRQAttr{MaxWR: 16, MaxSGE: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3000 { // the limit is reached at once
+		if err := srq.Modify(t.Context(), verbs.SRQAttr{SRQLimit: 1}, verbs.SRQMaskLimit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q, err := y.PD.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.RC, SendCQ: y.CQ, RecvCQ: y.CQ, SRQ: srq, Cap: verbs.QPCap{MaxSendWR: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mask := verbs.QPMaskState | verbs.QPMaskPKeyIndex | verbs.QPMaskPort | verbs.QPMaskAccessFlags
+	for _, s := range []verbs.QPState{verbs.QPSInit, verbs.QPSErr} {
+		if err := q.Modify(t.Context(), &verbs.QPAttr{QPState: s, PortNum: 1}, mask); err != nil {
+			t.Fatal(err)
+		}
+		mask = verbs.QPMaskState
+	}
+	const ring = 1024
+	for n := 0; ; n++ {
+		e, err := a.AsyncEvent(within(t))
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case e.EventType == verbs.EventSRQLimitReached && e.SRQ == srq && n <= ring:
+		case e.EventType == verbs.EventQPLastWQEReached && e.QP == q && n == ring+1:
+			return
+		default:
+			t.Fatalf("event %d: %+v", n, e)
+		}
+	}
+}
+
 // en_sqd_async_notify is a value beside its bit in the mask: with 0 there is no SQ_DRAINED. The
 // event that is there is the next one.
 func TestSQDWithNotifyZeroRaisesNoEvent(t *testing.T) {
