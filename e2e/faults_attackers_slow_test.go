@@ -8,11 +8,11 @@ import (
 	"os"
 	"strconv"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"softroce/internal/ib"
+	"softroce/nic/nictest"
 	"softroce/verbs"
 )
 
@@ -151,28 +151,5 @@ func serveSlowFile(dev, uid int) {
 	}
 }
 
-// Of <linux/userfaultfd.h>.
-const (
-	uffdAPI             = 0xaa
-	uffdioAPI           = 0xc018aa3f
-	uffdioRegister      = 0xc020aa00
-	uffdRegisterMissing = 1
-)
-
 // slowFaults returns memory whose page faults are not handled until this process ends.
-func slowFaults() []byte {
-	fd, _, no := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0)
-	if no != 0 {
-		log.Fatalf("userfaultfd: %v", no)
-	}
-	mem := must(unix.Mmap(-1, 0, slowSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS))
-	api := struct{ api, features, ioctls uint64 }{api: uffdAPI}
-	register := struct{ start, length, mode, ioctls uint64 }{uint64(uintptr(unsafe.Pointer(&mem[0]))), slowSize, uffdRegisterMissing, 0}
-	if _, _, no := unix.Syscall(unix.SYS_IOCTL, fd, uffdioAPI, uintptr(unsafe.Pointer(&api))); no != 0 {
-		log.Fatalf("UFFDIO_API: %v", no)
-	}
-	if _, _, no := unix.Syscall(unix.SYS_IOCTL, fd, uffdioRegister, uintptr(unsafe.Pointer(&register))); no != 0 {
-		log.Fatalf("UFFDIO_REGISTER: %v", no)
-	}
-	return mem
-}
+func slowFaults() []byte { return must(nictest.NewPages(slowSize / nictest.PageSize)).Bytes }

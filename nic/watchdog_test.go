@@ -6,67 +6,42 @@ import (
 	"runtime"
 	"testing"
 	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
+	"softroce/nic/nictest"
 	"softroce/transport"
 )
 
-// Requests of userfaultfd(2), from <linux/userfaultfd.h>.
-const (
-	uffdAPI      = 0xc018aa3f // UFFDIO_API
-	uffdRegister = 0xc020aa00 // UFFDIO_REGISTER
-	uffdZeropage = 0xc020aa04 // UFFDIO_ZEROPAGE
-)
-
-// servedPages is memory of this process whose pages are missing until the test serves them: each
-// access waits, as for a file system in user space.
+// servedPages is memory whose page faults wait until the test serves them.
 type servedPages struct {
+	*nictest.Pages
 	t      testing.TB
-	fd     int
-	mem    []byte
 	served bool
 }
 
 func newServedPages(t testing.TB) *servedPages {
-	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0)
-	if errno != 0 {
+	pages, err := nictest.NewPages(16)
+	if err != nil {
 		if os.Getenv("CI") == "true" {
-			t.Fatalf("userfaultfd: %v", errno)
+			t.Fatalf("userfaultfd: %v", err)
 		}
-		t.Skipf("userfaultfd: %v", errno)
+		t.Skipf("userfaultfd: %v", err)
 	}
-	mem, err := unix.Mmap(-1, 0, 16*4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	check(t, err)
-	p := &servedPages{t: t, fd: int(fd), mem: mem}
-	p.call(uffdAPI, []uint64{0xaa, 0, 0})
-	p.call(uffdRegister, []uint64{p.addr(), uint64(len(mem)), 1, 0}) // missing pages
+	p := &servedPages{Pages: pages, t: t}
 	t.Cleanup(func() {
 		p.serve()
-		unix.Munmap(mem)
+		p.Close()
 	})
 	return p
 }
 
-func (p *servedPages) call(request uint64, arg []uint64) {
-	p.t.Helper()
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(p.fd), uintptr(request), uintptr(unsafe.Pointer(&arg[0]))); errno != 0 {
-		p.t.Fatalf("userfaultfd request %#x: %v", request, errno)
-	}
-}
-
-func (p *servedPages) addr() uint64 { return uint64(uintptr(unsafe.Pointer(&p.mem[0]))) }
-
-// serve provides all pages, with zeros.
+// serve provides all pages.
 func (p *servedPages) serve() {
 	if !p.served {
 		p.served = true
-		p.call(uffdZeropage, []uint64{p.addr(), uint64(len(p.mem)), 0, 0})
-		unix.Close(p.fd)
+		check(p.t, p.Serve(0, len(p.Bytes)/nictest.PageSize))
 	}
 }
 
@@ -76,11 +51,11 @@ func (l *runningPair) slowClient(p *servedPages, n byte) (q, peer *queue) {
 	process, err := mrtable.OpenProcess(os.Getpid(), -1)
 	check(p.t, err)
 	defer process.Close()
-	m, err := process.Memory(p.addr(), uint64(len(p.mem)), ib.AccessOnDemand)
+	m, err := process.Memory(p.Address(), uint64(len(p.Bytes)), ib.AccessOnDemand)
 	check(p.t, err)
 	l.ea.Do(func() {
 		q, peer = w.clientOf(w.nic(n), nic.ContextOptions{UID: 1000}).qp(smallCaps), w.client(w.nic(n+1)).qp(smallCaps)
-		q.mr, err = q.Context.RegMR(q.pd, m, 0, uint64(len(p.mem)), allow|ib.AccessOnDemand)
+		q.mr, err = q.Context.RegMR(q.pd, m, 0, uint64(len(p.Bytes)), allow|ib.AccessOnDemand)
 		check(p.t, err)
 	})
 	for _, s := range [][2]*queue{{q, peer}, {peer, q}} {
@@ -211,7 +186,7 @@ func TestFurtherClientsOfAUserWithSlowMemory(t *testing.T) {
 	}
 	// Memory that does not wait any more is still copied correctly.
 	for _, s := range slow {
-		copy(p.mem, "hello")
+		copy(p.Bytes, "hello")
 		l.postAs(s.q, transport.SendWR{ID: 2, Opcode: ib.WRRDMAWrite, RKey: s.peer.mr.RKey(), SGEs: s.q.sge(0, 5)})
 		if w := l.wait(t, s.q.client); w.Status != ib.WCSuccess || string(s.peer.mem[:5]) != "hello" {
 			t.Errorf("completion %+v, memory %q", w, s.peer.mem[:5])
