@@ -299,10 +299,12 @@ func (c *conn) destroyObjects() {
 	c.leaveContext()
 	if c.nic != nil {
 		c.endJoined()
-		c.device.engine.Do(func() {
-			c.nic.Close()
-			c.events.closed = true
-		})
+		for closed := false; !closed; {
+			c.device.engine.Do(func() {
+				closed = c.nic.CloseSome(nic.CloseObjects)
+				c.events.closed = closed
+			})
+		}
 		c.objects.release()
 		c.events.release()
 		c.account.unmap(c.doorbells)

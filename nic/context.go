@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"math"
 	"slices"
 	"syscall"
 	"unsafe"
@@ -61,8 +62,9 @@ type Context struct {
 	client   mrtable.Client // owns the memory of its regions
 	hold     *hold          // not nil while that memory takes long
 
-	fatal  error // why the engine will close the context at the end of the step
-	closed bool
+	fatal   error // why the engine will close the context at the end of the step
+	closing bool  // some of its objects are destroyed
+	closed  bool
 }
 
 // Open creates a context for a client. Errors are EINVAL, ENOMEM and ENODEV (the engine was
@@ -97,44 +99,58 @@ func (c *Context) Closed() bool { return c.closed }
 
 // Close destroys all objects of c, in order of dependency.
 func (c *Context) Close() {
+	for !c.CloseSome(math.MaxInt) {
+	}
+}
+
+// CloseObjects is how many objects CloseSome may destroy between two steps: about 100 µs.
+const CloseObjects = 64
+
+// CloseSome destroys up to n objects of c, in order of dependency, and reports whether c is closed.
+// After the first call the client's rings are not read.
+func (c *Context) CloseSome(n int) bool {
 	if c.closed {
-		return
+		return true
 	}
-	c.takePosted()
-	c.device.engine.copyPayload()
-	c.events = nil // no events for a client that is gone
-	for len(c.mws) > 0 {
-		c.mws[len(c.mws)-1].remove()
+	if !c.closing {
+		c.takePosted()
+		c.closing, c.events = true, nil // no events for a client that is gone
 	}
-	for len(c.qps) > 0 {
-		c.qps[len(c.qps)-1].remove()
+	if c.fatal == nil {
+		c.fatal = errorf(syscall.EBADF, "context is closed")
 	}
-	for len(c.srqs) > 0 {
-		c.srqs[len(c.srqs)-1].remove()
-	}
+	d := c.device
+	d.engine.copyPayload()
+	destroy(&n, &c.mws, (*MW).remove)
+	destroy(&n, &c.qps, (*QP).remove)
+	destroy(&n, &c.srqs, (*SRQ).remove)
 	for _, a := range c.ahs {
+		if n == 0 {
+			break
+		}
 		a.remove()
+		n--
 	}
-	for len(c.cqs) > 0 {
-		c.cqs[len(c.cqs)-1].remove()
-	}
-	for len(c.xrcds) > 0 {
-		c.xrcds[len(c.xrcds)-1].remove()
-	}
-	for len(c.mrs) > 0 {
-		c.mrs[len(c.mrs)-1].remove()
-	}
-	for len(c.dms) > 0 {
-		c.dms[len(c.dms)-1].remove()
-	}
-	for len(c.pds) > 0 {
-		c.pds[len(c.pds)-1].remove()
+	destroy(&n, &c.cqs, (*CQ).remove)
+	destroy(&n, &c.xrcds, (*XRCD).remove)
+	destroy(&n, &c.mrs, (*MR).remove)
+	destroy(&n, &c.dms, (*DM).remove)
+	destroy(&n, &c.pds, (*PD).remove)
+	if n == 0 {
+		return false
 	}
 	c.closed = true
-	d := c.device
 	d.engine.unwatchDoorbell(c)
 	d.tx.remove(c)
 	d.contexts = slices.DeleteFunc(d.contexts, func(o *Context) bool { return o == c })
+	return true
+}
+
+// destroy calls remove for up to *n objects, which removes them from the list.
+func destroy[T any](n *int, list *[]T, remove func(T)) {
+	for ; *n > 0 && len(*list) > 0; *n-- {
+		remove((*list)[len(*list)-1])
+	}
 }
 
 // takePosted transmits what a client that is leaving has posted before, as much as a step transmits
@@ -178,11 +194,13 @@ func (c *Context) releaseRing(n int) { c.ringBytes -= uint64(n) }
 
 // remove deletes the item from a list. It does not keep the order.
 func remove[T comparable](list []T, item T) []T {
-	if i := slices.Index(list, item); i >= 0 {
-		list[i] = list[len(list)-1]
-		var zero T
-		list[len(list)-1] = zero
-		list = list[:len(list)-1]
+	for i := len(list) - 1; i >= 0; i-- { // from the end: contexts are closed in that order
+		if list[i] == item {
+			list[i] = list[len(list)-1]
+			var zero T
+			list[len(list)-1] = zero
+			return list[:len(list)-1]
+		}
 	}
 	return list
 }

@@ -3,6 +3,7 @@ package nic
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -189,7 +190,9 @@ func (e *Engine) finish(busy bool) (int64, bool) {
 	e.resumable = false
 	e.notify()
 	e.deliverEvents()
-	e.closeBreached()
+	if e.closeBreached() {
+		busy = true
+	}
 	e.due = e.nextDeadline(busy)
 	return e.due, busy
 }
@@ -257,21 +260,25 @@ func (d *Device) endReferences() {
 	}
 }
 
-// closeBreached closes the contexts whose clients broke the rules of their rings.
-func (e *Engine) closeBreached() {
+// closeBreached closes the contexts whose clients broke the rules of their rings, over several
+// steps if they have many objects. It reports whether some are left.
+func (e *Engine) closeBreached() bool {
 	for len(e.breached) > 0 {
 		c := e.breached[len(e.breached)-1]
-		e.breached = e.breached[:len(e.breached)-1]
-		if c.closed {
-			continue
-		}
 		sink, reason := c.events, c.fatal
-		c.event(Event{Type: ib.EventDeviceFatal, Port: 1})
-		c.Close()
+		if !c.closed {
+			c.event(Event{Type: ib.EventDeviceFatal, Port: 1})
+		}
+		done := c.CloseSome(CloseObjects)
 		if sink != nil {
 			sink.Killed(reason)
 		}
+		if !done {
+			return true
+		}
+		e.breached = slices.DeleteFunc(e.breached, func(o *Context) bool { return o == c })
 	}
+	return false
 }
 
 // nextDeadline returns the earliest deadline of the queue pairs and links, 0 if there is none.

@@ -384,3 +384,58 @@ func TestNotificationComesAfterAllCQsArePublished(t *testing.T) {
 		t.Errorf("notified %d times, want 2", notified)
 	}
 }
+
+// A client with many objects leaves over several steps, whether it closes its context or breaks the
+// rules of a ring.
+func TestContextClosesInParts(t *testing.T) {
+	const each = 3 * nic.CloseObjects
+	for _, breach := range []bool{false, true} {
+		w := newTestFabric(t)
+		a, b := pair(w, 1024)
+		for i := range each {
+			_, err := b.Context.AllocPD()
+			check(t, err)
+			_, err = b.CreateCQ(4)
+			check(t, err)
+			b.ah(uint32(i+1), "192.0.2.1")
+		}
+		count := func() int {
+			s := b.Device.Snapshot()
+			return len(s.PDs) + len(s.CQs) + len(s.AHs) + len(s.QPs) + len(s.MRs)
+		}
+		if breach {
+			*nictest.Word(b.SendRing, abi.RingProducer) = 1 << 20
+			b.RingDoorbell()
+		}
+		for left, steps := count(), 0; ; steps++ {
+			if breach {
+				w.now++
+				w.engine.Step(w.now)
+			} else {
+				b.Context.CloseSome(nic.CloseObjects)
+			}
+			n := count()
+			if left-n > nic.CloseObjects {
+				t.Fatalf("%d objects were destroyed in one step", left-n)
+			}
+			left = n
+			if b.Context.Closed() {
+				break
+			}
+			if _, err := b.Context.AllocPD(); !errors.Is(err, syscall.EBADF) {
+				t.Fatalf("allocating a PD while the context closes: %v", err)
+			}
+			if steps > 2*each {
+				t.Fatalf("%d objects are left", left)
+			}
+		}
+		if n := count(); n != 0 {
+			t.Errorf("%d objects are left", n)
+		}
+		if breach && b.Err == nil {
+			t.Error("the client was not notified")
+		}
+		w.run(1e9)
+		a.Context.Close()
+	}
+}
