@@ -356,12 +356,11 @@ func TestUnroutableFramesAreDropped(t *testing.T) {
 func TestCongestedLinkTakesFewerFrames(t *testing.T) {
 	eachPair(t, func(t *testing.T, l *vethPair, tx, rx Link, v6 bool) {
 		l.a.slow(1e6, 64<<20) // transmitting all of it takes over a minute
-		setSendBuffer(t, tx, 1<<20)
 		batch := message(l.a.path(l.b, v6), 8<<20, 4096)
 		taken, err := tx.Send(0, batch)
 		must(t, err)
-		if taken == len(batch) {
-			t.Fatal("Send took 8 MiB at once on a link of 1 Mb/s with a socket buffer of 1 MiB")
+		if most := 5 << 19; taken*4096 > most {
+			t.Fatalf("Send took %d bytes at once on a link of 1 Mb/s, want at most %d", taken*4096, most)
 		}
 		l.a.slow(200e6, 64<<20)
 		sent := make(chan struct{})
@@ -373,20 +372,6 @@ func TestCongestedLinkTakesFewerFrames(t *testing.T) {
 		<-sent
 		checkFrames(t, l, tx, batch, got)
 	})
-}
-
-func setSendBuffer(t *testing.T, l Link, n int) {
-	t.Helper()
-	var fds []int
-	switch l := l.(type) {
-	case *PacketLink:
-		fds = []int{l.fd}
-	case *UDPLink:
-		fds = []int{l.sockets[0].fd, l.sockets[1].fd}
-	}
-	for _, fd := range fds {
-		must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, n))
-	}
 }
 
 func TestSendAndReceiveDoNotAllocate(t *testing.T) {

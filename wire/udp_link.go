@@ -58,10 +58,11 @@ type udpSocket struct {
 	kernelDrops uint32 // at the last read
 }
 
-// Sizes of socket buffers. Without privilege, the system limits them (net.core.rmem_max).
+// Sizes of socket buffers, as on a packet link. Without privilege, the system limits them
+// (net.core.rmem_max).
 const (
 	udpReceiveBuffer = 32 << 20
-	udpSendBuffer    = 8 << 20
+	udpSendBuffer    = 1 << 20
 )
 
 // NewUDPLink opens a UDP link on an interface. The calling thread must be in the
