@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -122,21 +123,11 @@ func TestAttacksStopNoOtherClient(t *testing.T) {
 	v.end(t)
 }
 
-// startSharedDaemon starts a daemon that every user may use. It has fewer descriptors than usual,
-// so that attackers can try to use them all.
-func startSharedDaemon(t *testing.T, options ...string) (*harness.Daemon, string) {
+// startSharedDaemon starts a daemon that every user may use, until the test ends.
+func startSharedDaemon(t *testing.T) (*harness.Daemon, string) {
 	t.Helper()
-	dir := harness.ShortDir(t)
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	config := filepath.Join(dir, "config")
-	if err := os.WriteFile(config, []byte("socket-mode: 0666\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	socket := filepath.Join(dir, "s")
-	d := harness.StartDaemon(t, limited, append([]string{"--socket", socket, "--config", config}, options...)...)
-	harness.OpenNIC(t, d, socket).Close()
+	d, socket := launchSharedDaemon(t, limited)
+	t.Cleanup(func() { d.Stop(t) })
 	// The daemon keeps two descriptors of the files that sysfs would have, from the first request.
 	c, err := control.Dial(t.Context(), socket)
 	if err != nil {
@@ -148,6 +139,23 @@ func startSharedDaemon(t *testing.T, options ...string) (*harness.Daemon, string
 		t.Fatal(err)
 	}
 	p.CloseFDs()
+	return d, socket
+}
+
+// launchSharedDaemon is startSharedDaemon for a test that ends the daemon itself.
+func launchSharedDaemon(t *testing.T, in func(ctx context.Context, argv ...string) *exec.Cmd, options ...string) (*harness.Daemon, string) {
+	t.Helper()
+	dir := harness.ShortDir(t)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(dir, "config")
+	if err := os.WriteFile(config, []byte("socket-mode: 0666\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "s")
+	d := harness.LaunchDaemon(t, in, append([]string{"--socket", socket, "--config", config}, options...)...)
+	harness.OpenNIC(t, d, socket).Close()
 	return d, socket
 }
 
