@@ -1,6 +1,8 @@
 package attach
 
 import (
+	"time"
+
 	"golang.org/x/sys/unix"
 
 	"softroce/internal/abi"
@@ -108,7 +110,32 @@ func capsOut(c nic.Caps) abi.QPCap {
 		MaxRecvSGE: uint32(c.MaxRecvSGE), MaxInlineData: uint32(c.MaxInline)}
 }
 
+// A control operation on a queue pair waits until what was posted before it has been transmitted:
+// for up to serveSteps steps of the engine, and for up to serveSteps times heldWait if that takes
+// the client's memory so long.
+const (
+	serveSteps = 32
+	heldWait   = time.Millisecond
+)
+
+// servePosted lets the engine transmit what is posted to a queue pair.
+func (c *conn) servePosted(q *nic.QP) {
+	for range serveSteps {
+		var again, held bool
+		c.device.engine.Do(func() { again, held = q.Serve() })
+		if !again {
+			return
+		}
+		if held {
+			time.Sleep(heldWait)
+		}
+	}
+}
+
 func (c *conn) destroyQP(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
+	if q, err := lookUp[*qp](&c.objects, v.Handle); err == nil {
+		c.servePosted(q.nic)
+	}
 	q, err := destroy(c, v.Handle, func(q *qp) error {
 		err := c.nic.DestroyQP(q.nic)
 		if err == nil {
@@ -138,6 +165,9 @@ func (c *conn) modifyQP(v *abi.ModifyQPRequest) (func() (reply, error), error) {
 		q, err := lookUp[*qp](&c.objects, v.Handle)
 		if err != nil {
 			return reply{}, err
+		}
+		if mask&ib.QPMaskState != 0 {
+			c.servePosted(q.nic)
 		}
 		c.device.engine.Do(func() { err = c.nic.ModifyQP(q.nic, &attr, mask) })
 		return reply{}, err

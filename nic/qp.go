@@ -352,6 +352,22 @@ func (q *QP) takePosted() {
 	}
 }
 
+// Serve lets q transmit what is posted to it in the step that follows, and reports whether that is
+// not done yet, and whether it waits for the memory of a client. A caller that waits until it is
+// done before a control operation spares that operation the reading of memory, for which the engine
+// waits.
+func (q *QP) Serve() (again, held bool) {
+	switch {
+	case q.ctx == nil || q.ctx.fatal != nil:
+		return false, false
+	case q.held():
+		return true, true
+	case q.hasPosted():
+		q.device.tx.activate(q)
+	}
+	return q.turn.queued, false
+}
+
 // hasPosted reports whether the engine has not fetched all posted send work requests.
 func (q *QP) hasPosted() bool { return q.sqFetched != q.sq.loadProducer() }
 

@@ -206,6 +206,10 @@ func TestEventsWakePollersAndDelayDestruction(t *testing.T) {
 	runProgram(t, verbstest.New(t), "events")
 }
 
+func TestMessagePostedBeforeItsQueuePairEndsArrives(t *testing.T) {
+	runProgram(t, verbstest.New(t), "posted")
+}
+
 func TestThreadsAndForkedChildren(t *testing.T) {
 	runProgram(t, verbstest.New(t), "threads")
 }

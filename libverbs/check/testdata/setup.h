@@ -73,18 +73,15 @@ static inline struct ibv_qp_init_attr rc_attr(struct setup *s)
 	(IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |     \
 	 IBV_QP_MAX_QP_RD_ATOMIC)
 
-/* Creates a queue pair that is connected to itself, in RTS. */
-static inline struct ibv_qp *loopback_qp(struct setup *s)
+/* Connects a queue pair to another one of the same NIC. */
+static inline void connect_qp(struct setup *s, struct ibv_qp *qp, uint32_t dest)
 {
-	struct ibv_qp_init_attr init = rc_attr(s);
-	struct ibv_qp *qp = ibv_create_qp(s->pd, &init);
-	REQUIRE(qp);
 	struct ibv_qp_attr a = {
 		.qp_state = IBV_QPS_INIT,
 		.port_num = 1,
 		.qp_access_flags = ALL_ACCESS,
 		.path_mtu = IBV_MTU_1024,
-		.dest_qp_num = qp->qp_num,
+		.dest_qp_num = dest,
 		.max_dest_rd_atomic = 1,
 		.max_rd_atomic = 1,
 		.min_rnr_timer = 1,
@@ -101,6 +98,21 @@ static inline struct ibv_qp *loopback_qp(struct setup *s)
 	REQUIRE(!ibv_modify_qp(qp, &a, RTR_MASK));
 	a.qp_state = IBV_QPS_RTS;
 	REQUIRE(!ibv_modify_qp(qp, &a, RTS_MASK));
+}
+
+static inline struct ibv_qp *create_qp(struct setup *s)
+{
+	struct ibv_qp_init_attr init = rc_attr(s);
+	struct ibv_qp *qp = ibv_create_qp(s->pd, &init);
+	REQUIRE(qp);
+	return qp;
+}
+
+/* Creates a queue pair that is connected to itself, in RTS. */
+static inline struct ibv_qp *loopback_qp(struct setup *s)
+{
+	struct ibv_qp *qp = create_qp(s);
+	connect_qp(s, qp, qp->qp_num);
 	return qp;
 }
 
