@@ -32,15 +32,14 @@ func (s *Stream) assemble() {
 	}
 	at := s.FirstSeq
 	for len(parts) > 0 {
-		gap := parts[0].Seq > at
-		if gap {
+		if parts[0].Seq > at {
 			hole := &Message{First: at, NumPSNs: parts[0].Seq - at}
 			s.Messages = append(s.Messages, hole)
 		}
 		var m *Message
 		m, parts = s.assembleOne(parts)
 		stray := !m.Packets[0].Info.Position.StartsMessage()
-		if stray && !gap && len(s.Messages) > 0 && s.Messages[len(s.Messages)-1].Kind != packet.KindNone {
+		if stray && len(s.Messages) > 0 && s.Messages[len(s.Messages)-1].Kind != packet.KindNone {
 			m.Broken, m.Expected = m.Packets[0], "the first packet of a message"
 		}
 		if stray && m.Broken == nil && len(s.Messages) > 0 {

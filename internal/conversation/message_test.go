@@ -104,12 +104,38 @@ func TestBeginningOfCaptureIsInferred(t *testing.T) {
 		{"with a packet that was overtaken", []sent{only(11), only(10), acknowledge(11, 2)}, 10, 0},
 		{"with a NAK for a packet before it", []sent{only(11), nak(10, 0), only(10), only(11), acknowledge(11, 2)}, 10, 0},
 		{"with a NAK that wraps", []sent{only(0), nak(0xffffff, 0), only(0xffffff), only(0), acknowledge(0, 2)}, 0xffffff, 0},
+		{"with a NAK as the only reply", []sent{only(10), only(11), nak(11, 8)}, 10, 7},
 		{"inside a message", []sent{{op: packet.SendLast, psn: 10}, only(11), acknowledge(11, 5), only(12), acknowledge(12, 6)}, 11, 4},
 		{"with a retransmission only", []sent{only(10), acknowledge(11, 20), acknowledge(11, 20)}, 12, 20},
 	} {
 		s := streamOf(t, c.packets...)
 		if conversation.Wrap(s.FirstSeq) != c.psn || s.FirstMSN != c.msn {
 			t.Errorf("%s: PSN %#x, MSN %d; want %#x, %d", c.name, conversation.Wrap(s.FirstSeq), s.FirstMSN, c.psn, c.msn)
+		}
+	}
+}
+
+// A single reply that contradicts the beginning of a connection, which the capture shows, is wrong.
+func TestMSNStartsAtZeroAfterSetup(t *testing.T) {
+	connection := sent{op: packet.Opcode(packet.UD) | packet.SendOnly, psn: 1}
+	for _, c := range []struct {
+		name   string
+		before []sent
+		others int // frames of other protocols
+		msn    uint32
+	}{
+		{"nothing before", nil, 0, 7},
+		{"a datagram before, as of the connection manager", []sent{connection}, 0, 0},
+		{"another protocol before", nil, 3, 0},
+	} {
+		var ps capture.Packets
+		for i, s := range append(c.before, sent{op: packet.SendOnly, psn: 10, ackReq: true}, acknowledge(10, 8)) {
+			ps = append(ps, s.frame(t, i+1+c.others))
+		}
+		captured := conversation.New(ps, packet.RC)
+		streams, _ := captured.Streams(captured.Directions[0])
+		if len(streams) != 1 || streams[0].FirstMSN != c.msn {
+			t.Errorf("%s: MSN %d, want %d", c.name, streams[0].FirstMSN, c.msn)
 		}
 	}
 }

@@ -76,8 +76,7 @@ func (ids *Identifications) CountUp() bool {
 
 // A Fingerprint is what a packet and a copy of it made by the network have in common.
 type Fingerprint struct {
-	id   uint16 // IPv4 Identification
-	icrc uint32 // covers all that the network does not change
+	icrc uint32 // covers all that the network does not change, the IPv4 Identification too
 	at   int64  // nanoseconds; 0: no packet
 }
 
@@ -86,7 +85,7 @@ func (f Fingerprint) IsZero() bool { return f.at == 0 }
 
 // FingerprintOf returns the fingerprint of a packet with a valid ICRC.
 func FingerprintOf(p *capture.Packet) Fingerprint {
-	return Fingerprint{p.ID, p.ICRC(), p.Time.UnixNano()}
+	return Fingerprint{p.ICRC(), p.Time.UnixNano()}
 }
 
 // IsCopyOf reports whether f is a copy, made by the network, of the packet of g. A retransmission
@@ -98,7 +97,7 @@ func (f Fingerprint) IsCopyOf(g Fingerprint, numbered bool) bool {
 	return f.samePacket(g) && (numbered || f.at >= g.at && f.at-g.at < MinTimeout)
 }
 
-func (f Fingerprint) samePacket(g Fingerprint) bool { return f.icrc == g.icrc && f.id == g.id }
+func (f Fingerprint) samePacket(g Fingerprint) bool { return f.icrc == g.icrc }
 
 // sendOrder returns packets of one sender in the order in which they were sent, without the copies
 // that the network made. Where the IPv4 Identification counts up it shows the order, and certain is

@@ -45,6 +45,7 @@ func TestRepliesPairFlows(t *testing.T) {
 		{"one UDP source port in both directions", []to{{send(5), 17, 1}, {send(5), 27, 2}, {acknowledge(5, 1), 28, 2}, {acknowledge(5, 1), 18, 1}}, map[uint32]uint32{17: 18, 27: 28}},
 		{"no PSN in common, each alone with its port", []to{{send(5), 17, 1}, {acknowledge(900, 1), 18, 1}}, map[uint32]uint32{17: 18}},
 		{"no PSN in common, two with one port", []to{{send(5), 17, 1}, {send(5), 27, 1}, {acknowledge(900, 1), 18, 1}}, map[uint32]uint32{17: 0, 27: 0}},
+		{"a response to a queue pair that sent no READ", []to{{send(5), 17, 1}, {acknowledge(5, 1), 18, 2}, {response, 18, 2}}, map[uint32]uint32{17: 0}},
 		{"a response does not answer a SEND", []to{{send(5), 17, 1}, {response, 18, 2}}, map[uint32]uint32{17: 0}},
 	} {
 		s := conversation.NewSurvey()
