@@ -154,6 +154,18 @@ func (d *daemon) snapshot(v any) error {
 	return json.Unmarshal(b, v)
 }
 
+// counters returns the counters of the daemon's NICs as JSON, for a report.
+func (d *daemon) counters() []byte {
+	var snapshot struct {
+		Devices []struct{ Counters json.RawMessage }
+	}
+	if err := d.snapshot(&snapshot); err != nil {
+		return []byte(err.Error())
+	}
+	b, _ := json.Marshal(snapshot.Devices)
+	return b
+}
+
 // lost returns how many packets the fault program has dropped.
 func (d *daemon) lost() (n uint64, err error) {
 	var snapshot struct {

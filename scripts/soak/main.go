@@ -101,7 +101,9 @@ func run(o *options) error {
 		return err
 	}
 	s.start()
-	err = s.traffic()
+	if err = s.traffic(); err != nil {
+		fmt.Fprintf(os.Stderr, "soak: %v\ncounters of the daemon at that time: %s\n", err, s.daemon.counters())
+	}
 	err = errors.Join(err, s.end())
 	lost, lossErr := s.daemon.lost()
 	after, leak := s.daemon.settle(before)
