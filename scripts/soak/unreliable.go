@@ -37,31 +37,15 @@ func parse(b []byte) (uint64, error) {
 	return seq, different(fmt.Sprintf("message %#x", seq), b, want)
 }
 
-// settled is how long nothing more has arrived at the end of a round.
-const settled = 20 * time.Millisecond
+// Received messages have smaller slots than those of a connected pair, and more of them: one for
+// each message of a round, and as many for the last one, which may be lost several times.
+const (
+	recvSlots    = 2 * slots
+	recvSlotSize = slots * slotSize / recvSlots
+)
 
-// drain returns the completions until none has come for a while.
-func (e *endpoint) drain() (all []verbs.WC, err error) {
-	for {
-		ctx, cancel := context.WithTimeout(context.Background(), settled)
-		err := e.cq.Wait(ctx)
-		cancel()
-		if errors.Is(err, context.DeadlineExceeded) {
-			return all, nil
-		}
-		wc := make([]verbs.WC, 2*slots)
-		n, pollErr := e.cq.Poll(wc)
-		if err := errors.Join(err, pollErr); err != nil {
-			return nil, err
-		}
-		for _, c := range wc[:n] {
-			if err := c.Err(); err != nil {
-				return nil, err
-			}
-		}
-		all = append(all, wc[:n]...)
-	}
-}
+// lossTime is after how long the last message of a round counts as lost.
+const lossTime = time.Second
 
 // A stream is a pair of queue pairs of an unreliable service.
 type stream struct {
@@ -79,7 +63,7 @@ type stream struct {
 
 // newStream creates the queue pairs and posts the receives.
 func newStream(ctx context.Context, p *process, r *rand.Rand, kind string, typ verbs.QPType, a, b *verbs.Context) (s *stream, err error) {
-	s = &stream{process: p, random: r, kind: kind, seq: r.Uint64() >> 1, most: slotSize}
+	s = &stream{process: p, random: r, kind: kind, seq: r.Uint64() >> 1, most: recvSlotSize}
 	s.last = s.seq
 	if s.x, err = newEndpoint(ctx, a, memory, r.IntN(2) == 0); err != nil {
 		return nil, err
@@ -97,12 +81,12 @@ func newStream(ctx context.Context, p *process, r *rand.Rand, kind string, typ v
 }
 
 func (s *stream) post(i uint64) error {
-	return s.qy.PostRecv(verbs.RecvWR{WRID: i, SGList: []verbs.SGE{s.y.mr.SGE(receive+int(i)*slotSize, slotSize)}})
+	return s.qy.PostRecv(verbs.RecvWR{WRID: i, SGList: []verbs.SGE{s.y.mr.SGE(receive+int(i)*recvSlotSize, recvSlotSize)}})
 }
 
 // run carries out rounds.
 func (s *stream) run() error {
-	for i := range uint64(slots) {
+	for i := range uint64(recvSlots) {
 		if err := s.post(i); err != nil {
 			return err
 		}
@@ -116,52 +100,82 @@ func (s *stream) run() error {
 	return nil
 }
 
-// round sends messages, and judges those that arrive. At most slots are outstanding, so that each
-// finds a receive.
+// round sends messages, and judges those that arrive. Messages arrive in order, so that all are
+// there when the last one is. It is repeated, under another number, until it arrives.
 func (s *stream) round() error {
-	ctx, cancel := timeLimit()
-	defer cancel()
-	n := 1 + s.random.IntN(slots)
 	var written []write
-	for i := range n {
-		wr := s.wr
-		wr.WRID, wr.Opcode, wr.SendFlags = uint64(i), verbs.WRSend, verbs.SendSignaled
-		s.seq++
-		size := max(length(s.random, s.most), messageHeader)
-		compose(s.seq, s.x.mem[source+i*slotSize:][:size])
-		wr.SGList = []verbs.SGE{s.x.mr.SGE(source+i*slotSize, size)}
+	for i := range s.random.IntN(slots) {
+		wr, sent := s.message(i)
 		if s.kind == "UC " && s.random.IntN(2) == 0 {
 			wr.Opcode, wr.Imm = []verbs.WROpcode{verbs.WRRDMAWrite, verbs.WRRDMAWriteWithImm}[s.random.IntN(2)], uint32(i)
 			wr.RemoteAddr, wr.RKey = s.y.mr.Addr()+uint64(target+i*slotSize), s.y.mr.RKey()
 			there := s.y.mem[target+i*slotSize:][:slotSize]
-			written = append(written, write{there, slices.Clone(there), s.x.mem[source+i*slotSize:][:size]})
+			written = append(written, write{there, slices.Clone(there), sent})
 		}
-		if err := s.qx.PostSend(wr); err != nil {
+		if err := s.send(wr); err != nil {
 			return err
 		}
-		s.did(s.kind+wr.Opcode.String(), 1)
 	}
-	if _, err := s.x.collect(ctx, n); err != nil {
-		return err
-	}
-	arrived, err := s.y.drain()
-	if err != nil {
-		return err
-	}
-	for _, wc := range arrived {
-		if err := s.judge(&wc); err != nil {
+	for last := s.seq; s.last <= last; {
+		wr, _ := s.message(slots - 1)
+		if err := s.send(wr); err != nil {
+			return err
+		}
+		if err := s.receive(last); err != nil {
 			return fmt.Errorf("%smessage: %w", s.kind, err)
 		}
-		if err := s.post(wc.WRID); err != nil {
-			return err
-		}
 	}
-	s.did(s.kind+"messages arrived", len(arrived))
 	for _, w := range written {
 		if err := w.judge(); err != nil {
 			return err
 		}
 		s.did(bytesChecked, slotSize)
+	}
+	return nil
+}
+
+// message composes the next message in a slot of the source.
+func (s *stream) message(i int) (wr verbs.SendWR, sent []byte) {
+	s.seq++
+	sent = s.x.mem[source+i*slotSize:][:max(length(s.random, s.most), messageHeader)]
+	compose(s.seq, sent)
+	wr = s.wr
+	wr.Opcode, wr.SendFlags = verbs.WRSend, verbs.SendSignaled
+	wr.SGList = []verbs.SGE{s.x.mr.SGE(source+i*slotSize, len(sent))}
+	return wr, sent
+}
+
+// send sends a message. Its completion says that it has left.
+func (s *stream) send(wr verbs.SendWR) error {
+	ctx, cancel := timeLimit()
+	defer cancel()
+	if err := s.qx.PostSend(wr); err != nil {
+		return err
+	}
+	_, err := s.x.collect(ctx, 1)
+	s.did(s.kind+wr.Opcode.String(), 1)
+	return err
+}
+
+// receive judges what arrives until that includes a message after last, or that must be lost.
+func (s *stream) receive(last uint64) error {
+	ctx, cancel := context.WithTimeout(context.Background(), lossTime)
+	defer cancel()
+	for s.last <= last {
+		wc, err := s.y.collect(ctx, 1)
+		if errors.Is(err, context.DeadlineExceeded) {
+			return nil
+		}
+		if err == nil {
+			err = s.judge(&wc[0])
+		}
+		if err == nil {
+			err = s.post(wc[0].WRID)
+		}
+		if err != nil {
+			return err
+		}
+		s.did(s.kind+"messages arrived", 1)
 	}
 	return nil
 }
@@ -180,7 +194,7 @@ func (w *write) judge() error {
 
 // judge checks a message that arrived. Messages arrive in order, and once.
 func (s *stream) judge(wc *verbs.WC) error {
-	b := s.y.mem[receive+int(wc.WRID)*slotSize:][:wc.ByteLen]
+	b := s.y.mem[receive+int(wc.WRID)*recvSlotSize:][:wc.ByteLen]
 	if wc.Opcode == verbs.WCRecvRDMAWithImm { // the last packet was not lost, so the whole message is in place
 		b = s.y.mem[target+int(wc.Imm)*slotSize:]
 		b = b[:min(max(int(binary.LittleEndian.Uint32(b[8:])), messageHeader), slotSize)]
@@ -226,7 +240,7 @@ func datagrams(p *process, r *rand.Rand, a, b *verbs.Context) error {
 	if err != nil {
 		return fmt.Errorf("UD pair: %w", err)
 	}
-	s.grh, s.most = 40, 4096
+	s.grh, s.most = 40, 4096 // bytes of GRH, and the path MTU
 	to, err := s.qy.Info(ctx, verbs.AnyGID)
 	err = errors.Join(err, s.qx.ToDatagram(ctx, qkey), s.qy.ToDatagram(ctx, qkey))
 	if err != nil {
