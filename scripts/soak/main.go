@@ -1,7 +1,7 @@
 // Soak runs mixed traffic over a lossy fabric for a long time and judges all of it: every byte that
 // arrives, the status of every completion, and what the daemon holds afterwards.
 //
-//	go run ./scripts/soak [-time 1h] [-qps 200] [-load 1]
+//	go run ./scripts/soak [-time 1h] [-qps 200] [-load 1] [-mapped]
 //
 // It starts bin/softroce as a daemon with two NICs that lose one packet in 200. Its clients are
 // processes of its own:
@@ -34,6 +34,7 @@ type options struct {
 	time   time.Duration
 	qps    int
 	load   int
+	mapped bool
 	daemon string // the binary
 	seed   uint64
 }
@@ -43,13 +44,14 @@ func main() {
 	flag.DurationVar(&o.time, "time", time.Hour, "how long the traffic runs")
 	flag.IntVar(&o.qps, "qps", 200, "queue pairs at a time")
 	flag.IntVar(&o.load, "load", 1, "processors that other load keeps busy")
+	flag.BoolVar(&o.mapped, "mapped", false, "use no memory that the daemon does not map: the kernel copies that")
 	flag.StringVar(&o.daemon, "daemon", "bin/softroce", "the softroce binary")
 	flag.Uint64Var(&o.seed, "seed", 0, "seed of the traffic and of what is killed; 0: random")
 	worker := flag.String("worker", "", "for the processes of soak: what this one does")
 	socket := flag.String("socket", "", "for the processes of soak: the daemon's socket")
 	flag.Parse()
 	if *worker != "" {
-		os.Exit(runWorker(*worker, *socket, o.qps, o.seed))
+		os.Exit(runWorker(*worker, *socket, &o))
 	}
 	if o.seed == 0 {
 		o.seed = rand.Uint64()

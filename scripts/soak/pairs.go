@@ -48,10 +48,16 @@ func (p *process) pairs() error {
 	return errors.Join(a.Close(), b.Close())
 }
 
+// ackTimeout is the local ACK timeout that the connection manager sets too, 0.54 s. Other load on
+// the machine may keep the daemon or a client from running for longer than the retries of the
+// default take.
+const ackTimeout = 17
+
 // connectPair connects two queue pairs.
 func connectPair(ctx context.Context, r *rand.Rand, x, y *verbs.QP) error {
 	o := verbs.DefaultConnectOptions()
 	o.PathMTU = verbs.MTU(1 + r.IntN(5))
+	o.Timeout = ackTimeout
 	o.Access = allAccess
 	for _, c := range [][2]*verbs.QP{{x, y}, {y, x}} {
 		to, err := c[1].Info(ctx, verbs.AnyGID)

@@ -74,10 +74,10 @@ func reliable(kind string) life {
 
 func newPair(ctx context.Context, p *process, r *rand.Rand, kind string, a, b *verbs.Context) (t *pair, err error) {
 	t = &pair{process: p, random: r, kind: kind, operations: rcOperations}
-	if t.x, err = newEndpoint(ctx, a, memory, r.IntN(2) == 0); err != nil {
+	if t.x, err = newEndpoint(ctx, a, memory, p.mapped || r.IntN(2) == 0); err != nil {
 		return nil, err
 	}
-	if t.y, err = newEndpoint(ctx, b, memory, r.IntN(2) == 0); err != nil {
+	if t.y, err = newEndpoint(ctx, b, memory, p.mapped || r.IntN(2) == 0); err != nil {
 		return nil, err
 	}
 	if kind == "XRC " {

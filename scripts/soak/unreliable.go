@@ -65,10 +65,10 @@ type stream struct {
 func newStream(ctx context.Context, p *process, r *rand.Rand, kind string, typ verbs.QPType, a, b *verbs.Context) (s *stream, err error) {
 	s = &stream{process: p, random: r, kind: kind, seq: r.Uint64() >> 1, most: recvSlotSize}
 	s.last = s.seq
-	if s.x, err = newEndpoint(ctx, a, memory, r.IntN(2) == 0); err != nil {
+	if s.x, err = newEndpoint(ctx, a, memory, p.mapped || r.IntN(2) == 0); err != nil {
 		return nil, err
 	}
-	if s.y, err = newEndpoint(ctx, b, memory, r.IntN(2) == 0); err != nil {
+	if s.y, err = newEndpoint(ctx, b, memory, p.mapped || r.IntN(2) == 0); err != nil {
 		return nil, err
 	}
 	init := verbs.QPInitAttr{QPType: typ, SendCQ: s.x.cq, RecvCQ: s.x.cq, Cap: capacity}

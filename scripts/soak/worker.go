@@ -28,6 +28,7 @@ func timeLimit() (context.Context, context.CancelFunc) {
 type process struct {
 	socket string
 	qps    int
+	mapped bool // all memory of endpoints
 	random *rand.Rand
 	stop   chan struct{} // closed when the parent wants it to leave
 
@@ -37,8 +38,8 @@ type process struct {
 }
 
 // runWorker runs until the parent closes standard input, and returns the exit status.
-func runWorker(kind, socket string, qps int, seed uint64) int {
-	p := &process{socket: socket, qps: qps, random: rand.New(rand.NewPCG(seed, 2)), stop: make(chan struct{}), tally: tally{}}
+func runWorker(kind, socket string, o *options) int {
+	p := &process{socket: socket, qps: o.qps, mapped: o.mapped, random: rand.New(rand.NewPCG(o.seed, 2)), stop: make(chan struct{}), tally: tally{}}
 	go func() {
 		io.Copy(io.Discard, os.Stdin)
 		close(p.stop)

@@ -134,7 +134,8 @@ func (w *worker) run() {
 		return
 	}
 	w.seed++
-	w.cmd = exec.Command(self, "-worker", w.kind, "-socket", w.soak.socket, "-qps", fmt.Sprint(w.qps), "-seed", fmt.Sprint(w.seed))
+	w.cmd = exec.Command(self, "-worker", w.kind, "-socket", w.soak.socket, "-qps", fmt.Sprint(w.qps), "-seed", fmt.Sprint(w.seed),
+		fmt.Sprintf("-mapped=%t", w.soak.mapped))
 	w.cmd.Stderr = os.Stderr
 	w.ended = make(chan error, 1)
 	out, outErr := w.cmd.StdoutPipe()
