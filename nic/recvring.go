@@ -86,8 +86,12 @@ type recvQueue struct {
 	left   uint32 // how many more this call of the transport may take
 }
 
-// Next implements transport.RecvQueue. One call of the transport gets at most as many as the ring
-// holds: a client that keeps posting while its queue pair is flushed must not occupy the engine.
+// recvBudget is how many receive work requests one call of the transport takes.
+const recvBudget = 64
+
+// Next implements transport.RecvQueue. One call of the transport gets at most recvBudget: a client
+// that has posted many, or keeps posting, while its queue pair is flushed must not occupy the
+// engine.
 func (r *recvQueue) Next(wr *transport.RecvWR) bool {
 	if r.left == 0 {
 		return false

@@ -32,8 +32,8 @@ const (
 	// common.
 	maxWait = 16e6
 
-	// frameCost and fetchCost are the number of bytes that can be copied in the time that a frame
-	// and a work request take besides the copying.
+	// frameCost and fetchCost are the number of bytes that can be copied in the time that a frame,
+	// and a work request that is fetched or flushed, take besides the copying.
 	frameCost = 1024
 	fetchCost = 256
 )
@@ -191,7 +191,7 @@ func (d *Device) transmitTurn(q *QP, posted bool) (cost int, more bool) {
 		more = true // one call does not flush all receives
 	}
 	d.timers.schedule(q)
-	cost = left - t.left
+	cost = left - t.left + fetchCost*int(recvBudget-q.recv.left)
 	if n := q.t.Waiting(); n > 0 {
 		q.ctx.schedule.copied = true
 		n = min(n, t.room(q.t.PathMTU()))

@@ -301,3 +301,24 @@ func (m closingMemory) Close() error {
 	*m.closed++
 	return m.Memory.Close()
 }
+
+// A queue pair with many receives enters the error state. Flushing them does not occupy the engine.
+func TestFlushedReceivesAreSpreadOverSteps(t *testing.T) {
+	const posted = 4096
+	w := newTestFabric(t)
+	c := w.client(w.nic(1))
+	c.cq = c.newCQ(posted)
+	q := c.qp(nic.Caps{MaxSendWR: 1, MaxRecvWR: posted})
+	q.connect(1024, q)
+	for i := range posted {
+		q.recv(uint64(i), nil)
+	}
+	check(t, q.SetState(ib.QPSErr))
+	for flushed := 0; flushed < posted; w.step1() {
+		n := len(c.cq.PollAll())
+		if n == 0 || n > 100 {
+			t.Fatalf("%d receives were flushed at once, after %d", n, flushed)
+		}
+		flushed += n
+	}
+}

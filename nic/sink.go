@@ -12,7 +12,7 @@ import (
 // env returns the environment of one call of q's transport.
 func (d *Device) env(q *QP) *transport.Env {
 	d.transportEnv.Now = d.engine.timerNow()
-	q.recv.left = q.recv.ring.size()
+	q.recv.left = recvBudget
 	return &d.transportEnv
 }
 
