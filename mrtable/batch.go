@@ -130,7 +130,8 @@ func (b *Batch) reset() {
 }
 
 // Run carries out the operations. If one fails, the later ones with the same tag are dropped; all
-// others are carried out. It does not change ops, which Detach may read meanwhile.
+// others are carried out, unless their region is deregistered meanwhile. It does not change ops,
+// which Detach may read meanwhile.
 func (b *Batch) Run() {
 	off := 0 // bytes of ops[i] that were copied
 	for i := 0; i < len(b.ops); {
@@ -167,6 +168,9 @@ func (b *Batch) hasFailed(tag any) bool {
 // how many bytes. An error is that of the i-th.
 func (b *Batch) next(i, off int) (int, error) {
 	o := &b.ops[i]
+	if o.region.registered().gone.Load() {
+		return 0, ErrKey
+	}
 	switch o.kind {
 	case opWrite, opRead:
 		return b.transfer(i, off)
@@ -182,7 +186,7 @@ func (b *Batch) transfer(i, off int) (int, error) {
 	kind, p := b.ops[i].kind, b.ops[i].region.process.process
 	k := i + 1
 	for k < len(b.ops) && k-i < maxPieces && b.ops[k].kind == kind && b.ops[k].region.process.process == p &&
-		(len(b.failed) == 0 || !b.hasFailed(b.ops[k].tag)) {
+		!b.ops[k].region.registered().gone.Load() && (len(b.failed) == 0 || !b.hasFailed(b.ops[k].tag)) {
 		k++
 	}
 	b.buildVectors(b.ops[i:k], off)

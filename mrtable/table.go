@@ -4,6 +4,7 @@ import (
 	"iter"
 	"math"
 	"math/rand/v2"
+	"sync/atomic"
 
 	"softroce/internal/ib"
 )
@@ -58,8 +59,9 @@ type Region struct {
 	process *processMemory // Memory, if it can only be copied
 	windows int            // number of windows bound to it
 
-	pins     int  // detached batches that use Memory
-	released bool // Memory is to be closed when none does
+	gone     atomic.Bool // not live, for batches in progress
+	pins     int         // detached batches that use Memory
+	released bool        // Memory is to be closed when none does
 
 	// Set for a bound window, which is a part of parent.
 	window *Window
@@ -182,6 +184,7 @@ func (t *Table) insert(r *Region) {
 // remove invalidates r and schedules its memory for closing. The caller handles its slot.
 func (t *Table) remove(r *Region) {
 	r.live = false
+	r.gone.Store(true)
 	t.live--
 	r.PD.uses--
 	if t.io == nil {

@@ -179,11 +179,23 @@ func (e *Engine) noteSlow(uid uint32) *slowUser {
 func (e *Engine) slowUser(b *mrtable.Batch) *slowUser {
 	uid := userOf(b)
 	u := e.slow[uid]
-	if u != nil && u.copiers == 0 && e.now > u.until {
-		delete(e.slow, uid)
-		return nil
+	if u == nil || e.now <= u.until || e.waitsFor(uid) {
+		return u
 	}
-	return u
+	if u.copiers == 0 {
+		delete(e.slow, uid)
+	}
+	return nil
+}
+
+// waitsFor reports whether a batch of a user has not returned for long.
+func (e *Engine) waitsFor(uid uint32) bool {
+	for _, h := range e.holds {
+		if h.ctx.opt.UID == uid && e.now > h.until-memoryDeadline+int64(watchdogTick) {
+			return true
+		}
+	}
+	return false
 }
 
 // copyElsewhere lets another thread run a batch, or the batch wait for one.

@@ -153,7 +153,7 @@ func TestDataForMemoryThatWaitsIsKept(t *testing.T) {
 	for i := range v1.mem {
 		v1.mem[i] = 0xee
 	}
-	exchange(v1, v2, 3000) // uses the read arena several times
+	exchange(v1, v2, 500) // uses the read arena
 	b.one().Return()
 	w.run(1e6)
 	if y.mem[0] != 7 || y.mem[1] != 0 || y.mem[999] != 0 {

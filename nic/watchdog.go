@@ -77,10 +77,12 @@ func (w *watchdog) watch(done <-chan struct{}, takeOver func(*mrtable.Batch)) {
 			return
 		case <-tick.C:
 		}
-		flush, busy := w.flush.Load(), w.state.Load()&1 != 0
+		flush, state := w.flush.Load(), w.state.Load()
+		busy := state&1 != 0
 		user, asleep := uint32(0), false
 		if busy {
 			user, asleep = userOf(w.batch.Load()), w.asleep()
+			busy = w.state.Load() == state // or it may have slept elsewhere
 		}
 		switch l.tick(flush, busy, asleep, user) {
 		case tooLong:
