@@ -230,22 +230,23 @@ func (f *Files) give(u Usage) {
 }
 
 // takePopulated accounts for the memory of part of a mapping, of which some may have been accounted
-// for. No more than absent bytes of the file are missing.
-func (f *Files) takePopulated(m *file, part []byte, absent uint64) error {
+// for. No more than absent bytes of the file are missing. It returns how many bytes it accounted
+// for.
+func (f *Files) takePopulated(m *file, part []byte, absent uint64) (uint64, error) {
 	first := uint64(uintptr(unsafe.Pointer(&part[0])) - uintptr(unsafe.Pointer(&m.mem[0])))
 	end := first + uint64(len(part))
 	f.mu.Lock()
 	missing := min(m.populated.missing(first, end), absent)
 	f.mu.Unlock()
 	if err := f.take(Usage{Populated: missing}); err != nil {
-		return err
+		return 0, err
 	}
 	f.mu.Lock()
 	added := min(m.populated.add(first, end), missing)
 	m.usage.Populated += added
 	f.mu.Unlock()
 	f.give(Usage{Populated: missing - added}) // populated meanwhile
-	return nil
+	return added, nil
 }
 
 // spans are parts of a mapping that do not overlap.

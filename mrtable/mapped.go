@@ -102,17 +102,18 @@ func (m *mapped) populate(fd, seals int, scarce bool, a ib.Access) error {
 		}
 		absent = uint64(max(st.Size-st.Blocks*512, 0))
 	}
-	if err := m.files.takePopulated(m.file, m.mapping, absent); err != nil {
-		if scarce {
-			return err
-		}
-		return nil // pages are allocated on access
+	taken, err := m.files.takePopulated(m.file, m.mapping, absent)
+	if err != nil && scarce {
+		return err
+	}
+	if !scarce && taken == 0 {
+		return nil // populated before, or beyond the budget: pages are allocated on access
 	}
 	advice := unix.MADV_POPULATE_READ
 	if m.writable {
 		advice = unix.MADV_POPULATE_WRITE
 	}
-	err := unix.Madvise(m.mapping, advice)
+	err = unix.Madvise(m.mapping, advice)
 	switch {
 	case errors.Is(err, unix.EINVAL) && !scarce: // Linux before 5.14: pages are allocated on access
 		return nil
