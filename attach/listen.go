@@ -224,20 +224,29 @@ func (l *listener) rejectOne() {
 	}
 	l.spare.Close()
 	l.sock.SetDeadline(time.Now().Add(acceptPause))
-	if sock, err := l.sock.AcceptUnix(); err == nil {
-		closed := make(chan struct{})
-		go func() {
-			defer close(closed)
-			defer sock.Close() // may wait: see conn.cleanup
-			c := newConn(l.server, sock, peer{pidfd: -1})
-			c.sendGoodbye(errorf(syscall.EMFILE, "the daemon has no descriptors left"))
-		}()
-		select {
-		case <-closed:
-		case <-time.After(acceptPause):
-		}
-	}
+	sock, err := l.sock.AcceptUnix()
 	l.sock.SetDeadline(time.Time{})
+	l.spare, _ = os.Open(os.DevNull)
+	if err != nil {
+		return
+	}
+	if l.spare != nil { // descriptors have become free since
+		if err := l.server.ServeConn(sock); err != nil {
+			l.server.log.Warn("client rejected", "reason", err)
+		}
+		return
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		defer sock.Close() // may wait: see conn.cleanup
+		c := newConn(l.server, sock, peer{pidfd: -1})
+		c.sendGoodbye(errorf(syscall.EMFILE, "the daemon has no descriptors left"))
+	}()
+	select {
+	case <-closed:
+	case <-time.After(acceptPause):
+	}
 	l.spare, _ = os.Open(os.DevNull)
 }
 
