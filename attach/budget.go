@@ -26,7 +26,7 @@ const (
 	memory                      // bytes: rings and, by estimate, the daemon's heap
 	populated                   // bytes that registrations made the kernel provide
 	addresses                   // bytes of address space in mappings of registered files
-	waiting                     // requests that may wait for the client, each with a thread
+	waiting                     // requests and closing sockets that may wait for the client, each with a thread
 	resources
 )
 
@@ -50,9 +50,10 @@ func (a amounts) plus(b amounts) amounts {
 type budget struct {
 	total amounts
 
-	mu    sync.Mutex // an engine may wait for it
-	used  amounts
-	users map[uint32]*amounts
+	mu       sync.Mutex // an engine may wait for it
+	used     amounts
+	users    map[uint32]*amounts
+	released *sync.Cond
 }
 
 // Estimates of what the daemon uses for a client, beside its rings. A ring counts twice: the daemon
@@ -73,6 +74,7 @@ var connectionCost = amounts{descriptors: connDescriptors, memory: connectionByt
 // descriptors to the hard one when a program starts.
 func newBudget() *budget {
 	b := &budget{users: map[uint32]*amounts{}}
+	b.released = sync.NewCond(&b.mu)
 	b.total = amounts{
 		mappings: systemValue("/proc/sys/vm/max_map_count", 65530), descriptors: 1 << 20,
 		memory: memoryTotal() * 3 / 4, populated: memoryTotal(), addresses: addressSpace, waiting: maxWaiting,
@@ -117,6 +119,19 @@ func memoryTotal() uint64 {
 func (b *budget) take(uid uint32, n amounts) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.takeLocked(uid, n)
+}
+
+// await is take that waits until the user may have n.
+func (b *budget) await(uid uint32, n amounts) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.takeLocked(uid, n) != nil {
+		b.released.Wait()
+	}
+}
+
+func (b *budget) takeLocked(uid uint32, n amounts) error {
 	user := b.users[uid]
 	if user == nil {
 		user = &amounts{}
@@ -151,6 +166,7 @@ func (b *budget) release(uid uint32, n amounts) {
 	if *user == (amounts{}) {
 		delete(b.users, uid)
 	}
+	b.released.Broadcast()
 }
 
 // UserInfo is what the clients of a user use together.

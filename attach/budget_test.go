@@ -14,7 +14,8 @@ import (
 )
 
 func TestBudgetLeavesSomethingForEveryUser(t *testing.T) {
-	b := &budget{total: amounts{mappings: 1000, descriptors: 8, memory: 1 << 62}, users: map[uint32]*amounts{}}
+	b := newBudget()
+	b.total = amounts{mappings: 1000, descriptors: 8, memory: 1 << 62}
 	one := amounts{mappings: 1}
 	for uid, want := range []uint64{500, 250, 125, 62, 31} {
 		got := uint64(0)
@@ -41,6 +42,29 @@ func TestBudgetLeavesSomethingForEveryUser(t *testing.T) {
 	if b.used != (amounts{}) || len(b.info()) != 0 {
 		t.Errorf("left: %v, %v", b.used, b.info())
 	}
+}
+
+// The socket of a client that has left may take any time to close. The threads that do so are
+// bounded for each user.
+func TestClosingSocketsAreBounded(t *testing.T) {
+	b := newBudget()
+	b.total[waiting] = 3
+	one := amounts{waiting: 1}
+	b.await(1, one)
+	second := make(chan struct{})
+	go func() {
+		b.await(1, one)
+		close(second)
+	}()
+	b.await(2, one) // another user does not wait
+	b.release(2, one)
+	select {
+	case <-second:
+		t.Error("a user has more than remains free")
+	default:
+	}
+	b.release(1, one)
+	<-second
 }
 
 // A session is a connection whose requests the test passes to it.

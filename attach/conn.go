@@ -276,7 +276,7 @@ func (c *conn) cleanup() {
 			c.process.Close()
 		}
 		c.peer.close()
-		c.sock.Close()
+		c.closeSocket()
 		c.server.budget.release(c.peer.UID, connectionCost)
 	}()
 	select {
@@ -284,6 +284,15 @@ func (c *conn) cleanup() {
 	case <-time.After(lingerTimeout):
 		c.shutdown()
 	}
+}
+
+// closeSocket closes the socket, and with it the descriptors in messages that were not read, which
+// may take any time.
+func (c *conn) closeSocket() {
+	thread := amounts{waiting: 1}
+	c.server.budget.await(c.peer.UID, thread)
+	c.sock.Close()
+	c.server.budget.release(c.peer.UID, thread)
 }
 
 func (c *conn) destroyObjects() {

@@ -192,11 +192,9 @@ func (s *Server) ServeConn(sock *net.UnixConn) error {
 	}
 	c := newConn(s, sock, peer)
 	if err := s.addConn(c); err != nil {
-		go func() {
-			defer peer.close()
-			defer sock.Close() // may wait: see conn.cleanup
-			c.sendGoodbye(err)
-		}()
+		c.sendGoodbye(err)
+		peer.close()
+		go c.closeSocket()
 		return err
 	}
 	go func() {
