@@ -39,7 +39,10 @@ func (sim *simulation) pollOne(i int) error {
 		return fmt.Errorf("program %d lost its context: %w", i, p.killed)
 	}
 	for {
-		c, ok := p.cq.Poll()
+		c, ok, err := p.poll()
+		if err != nil {
+			return err
+		}
 		if !ok {
 			break
 		}
@@ -49,7 +52,6 @@ func (sim *simulation) pollOne(i int) error {
 		if e == nil {
 			return fmt.Errorf("invariant 1: completion of QP %#x, which does not belong to program %d", c.QPN, i)
 		}
-		var err error
 		if c.WRID >= recvID {
 			err = e.received(int(c.WRID-recvID), &c)
 		} else {
@@ -92,6 +94,7 @@ func (e *endpoint) completed(id int, c *nictest.WC) error {
 	if c.Status == ib.WCSuccess {
 		return e.succeeded(id)
 	}
+	e.reuse(&e.sends[id])
 	return nil
 }
 
@@ -99,6 +102,7 @@ func (e *endpoint) completed(id int, c *nictest.WC) error {
 func (e *endpoint) succeeded(id int) error {
 	k := &e.sends[id]
 	k.succeeded = true
+	e.reuse(k)
 	if k.bad {
 		return fmt.Errorf("send %d is invalid, but succeeded", id)
 	}
@@ -111,7 +115,10 @@ func (e *endpoint) succeeded(id int) error {
 	case ib.WRBindMW, ib.WRLocalInv:
 		e.window.ownerCompleted(k)
 	case ib.WRRDMARead:
-		copy(e.expected[k.dst.off:][:k.dst.n], e.peer.mem[k.src.off:])
+		copy(e.expected[k.dst.off:][:k.dst.n], e.peer.source(k))
+		if e.hasPoison(k.dst) {
+			return fmt.Errorf("invariant 11: READ %d returned memory that was deregistered", id)
+		}
 	case ib.WRAtomicFetchAndAdd, ib.WRAtomicCmpAndSwp:
 		if got := le.Uint64(e.mem[k.dst.off:]); got != k.expect {
 			return fmt.Errorf("invariant 4: atomic %d returned %d, want %d", id, got, k.expect)
@@ -121,7 +128,8 @@ func (e *endpoint) succeeded(id int) error {
 	return nil
 }
 
-func (e *endpoint) source(k *work) []byte { return e.mem[k.src.off:][:k.src.n] }
+// source returns what was to be sent. The buffer may contain something else by now.
+func (p *program) source(k *work) []byte { return p.expected[k.src.off:][:k.src.n] }
 
 // received checks the completion of receive work request id: it must be for the next message that
 // the peer sent.
@@ -157,10 +165,16 @@ func (e *endpoint) received(id int, c *nictest.WC) error {
 		if want := ib.WCRecvRDMAWithImm; c.Opcode != want {
 			return fmt.Errorf("receive completed with opcode %d, want %d", c.Opcode, want)
 		}
+		if e.hasPoison(k.dst) {
+			return fmt.Errorf("invariant 11: message %d is memory that was released", e.arrived)
+		}
 		if !bytes.Equal(e.mem[k.dst.off:][:k.dst.n], e.peer.source(k)) {
 			return fmt.Errorf("invariant 2: message %d completed before its data was in memory", e.arrived)
 		}
 	default:
+		if e.hasPoison(r.to) {
+			return fmt.Errorf("invariant 11: message %d is memory that was released", e.arrived)
+		}
 		if !bytes.Equal(e.mem[r.to.off:][:k.src.n], e.peer.source(k)) {
 			return fmt.Errorf("invariant 2: message %d differs from what was sent", e.arrived)
 		}
@@ -192,6 +206,9 @@ func (sim *simulation) check() error {
 		}
 	}
 	if err := sim.checkUnreliable(); err != nil {
+		return err
+	}
+	if err := sim.checkTraffic(); err != nil {
 		return err
 	}
 	for i, p := range sim.programs {
@@ -278,6 +295,12 @@ func (e *endpoint) checkAtomics() error {
 // checkMemory compares memory with what is expected, except where it is unchecked.
 func (p *program) checkMemory() error {
 	for _, s := range p.unchecked {
+		if p.hasPoison(s) {
+			return fmt.Errorf("invariant 11: memory at %#x was written with what was released", s.off)
+		}
+		copy(p.expected[s.off:][:s.n], p.mem[s.off:])
+	}
+	for _, s := range p.overwritten {
 		copy(p.expected[s.off:][:s.n], p.mem[s.off:])
 	}
 	if bytes.Equal(p.mem, p.expected) {

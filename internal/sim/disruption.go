@@ -8,10 +8,10 @@ import (
 	"softroce/nic/nictest"
 )
 
-// plan draws the rounds in which disruptions happen.
-func (sim *simulation) plan() (rounds []int) {
-	for range sim.profile.Disruptions {
-		rounds = append(rounds, 20+sim.rnd.IntN(300))
+// plan draws n rounds of the run.
+func (sim *simulation) plan(n, from, within int) (rounds []int) {
+	for range n {
+		rounds = append(rounds, from+sim.rnd.IntN(within))
 	}
 	slices.Sort(rounds)
 	return rounds
@@ -27,13 +27,21 @@ func (sim *simulation) disruption() error {
 	}
 	switch sim.rnd.IntN(8) {
 	case 0:
-		return e.deregister()
+		if e.deregistered {
+			return nil
+		}
+		err := e.deregister()
+		e.reuseMemory(sim)
+		return err
 	case 1: // its peer gets no responses from now on
 		e.gone = true
-		return e.both((*nictest.QP).Destroy)
+		err := e.both((*nictest.QP).Destroy)
+		e.reuseAll()
+		return err
 	case 2: // the process ends
 		e.closed = true
 		e.Context.Close()
+		e.reuseMemory(sim)
 	case 3:
 		return e.SetState(ib.QPSErr)
 	case 4:
@@ -50,9 +58,6 @@ func (sim *simulation) disruption() error {
 
 // deregister deregisters the memory of a program during traffic.
 func (p *program) deregister() error {
-	if p.deregistered {
-		return nil
-	}
 	p.deregistered = true
 	for _, m := range p.windows { // a region with bound windows cannot be deregistered
 		if err := p.Context.DeallocMW(m); err != nil {
@@ -72,22 +77,29 @@ func (e *endpoint) drain() error {
 	return e.Modify(&nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSSQD, EnSQDNotify: true}}, ib.QPMaskState|ib.QPMaskEnSQDNotify)
 }
 
+// resumeDrained returns queue pairs whose SQ_DRAINED event has come to RTS.
 func (sim *simulation) resumeDrained() error {
-	for _, x := range sim.pairs {
-		for _, e := range x.endpoints {
-			if !e.draining || !e.drained[e.QP.QP] {
-				continue
-			}
-			e.draining = false
-			delete(e.drained, e.QP.QP)
-			if e.alive() && e.State() == ib.QPSSQD {
-				if err := e.SetState(ib.QPSRTS); err != nil {
-					return err
-				}
+	for _, e := range sim.drainedEndpoints() {
+		e.draining = false
+		delete(e.drained, e.QPN())
+		if e.alive() && e.State() == ib.QPSSQD {
+			if err := e.SetState(ib.QPSRTS); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
+}
+
+func (sim *simulation) drainedEndpoints() (l []*endpoint) {
+	for _, x := range sim.pairs {
+		for _, e := range x.endpoints {
+			if e.draining && e.drained[e.QPN()] {
+				l = append(l, e)
+			}
+		}
+	}
+	return l
 }
 
 // reconnect resets both queue pairs of a pair, whatever is outstanding, and connects them again.
@@ -101,16 +113,19 @@ func (sim *simulation) reconnect(x *pair) error {
 		}
 		queues[i], posts[i] = e.queue, e.posts
 	}
-	if err := sim.pollAll(); err != nil { // only the QPN tells which connection a completion belongs to
-		return err
-	}
 	for _, q := range queues {
 		err := q.both(func(qp *nictest.QP) error { return qp.SetState(ib.QPSReset) })
 		if err != nil {
 			return err
 		}
 		q.draining = false
-		delete(q.drained, q.QP.QP)
+	}
+	if err := sim.pollAll(); err != nil { // only the QPN tells which connection a completion belongs to
+		return err
+	}
+	for _, e := range x.endpoints {
+		e.reuseAll()
+		e.forgetEvents()
 	}
 	x.replaced = true
 	a := x.attr

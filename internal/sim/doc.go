@@ -9,6 +9,10 @@
 //  4. An atomic executes once.
 //  5. Each dropped packet counts under one reason.
 //  6. The same seed gives the same run, bit for bit.
+//  9. Nothing is retransmitted without loss, or a timeout that the peer caused.
+//  10. At a loss of 1 %, READs and WRITEs send at most twice what they need.
+//  11. Memory that was released to a program is not sent.
+//  12. An event comes after the completions that it speaks of.
 //
 // Invariants 7 and 8 (no allocation, no panic) are shown by benchmarks and fuzz targets, and by the
 // absence of panics here.
@@ -16,7 +20,9 @@
 // A run has connected pairs of RC and XRC (work.go, window.go, xrc.go), checked in check.go, and
 // queue pairs of UC and UD (unreliable.go), whose messages may be lost but must not arrive damaged,
 // in part, or at the wrong queue pair (unreliable_check.go). disruption.go has what happens to them
-// during the run.
+// during the run. network.go has the engines, which may stall, the cables, which may be slow, and
+// their faults; what is sent over them is checked in traffic_check.go. Programs use their buffers
+// again as soon as they may (buffers.go).
 //
 // Large is the profile of one run with 200 NICs and 10,000 queue pairs.
 package sim

@@ -33,11 +33,14 @@ type program struct {
 	deregistered bool   // mr was deregistered
 	expected     []byte // what mem must contain
 	unchecked    []span // where mem may contain anything: targets of work that failed
+	overwritten  []span // sent buffers that the program has used again: see buffers.go
 	next         int    // first byte of mem that is not allocated
 
-	pausedUntil int64 // no polling before this time
-	drained     map[*nic.QP]bool
-	overflow    bool // cq has overrun
+	pausedUntil int64           // no polling before this time
+	polled      []nictest.WC    // not handled yet: see events.go
+	drained     map[uint32]bool // queue pairs whose SQ_DRAINED event came
+	lastWQE     map[uint32]bool // or their LAST_WQE_REACHED
+	overflow    bool            // cq has overrun
 	windows     []*nic.MW
 	closed      bool
 	killed      error
@@ -47,31 +50,20 @@ type program struct {
 type span struct{ off, n int }
 
 const (
-	sourceSize = 1 << 17 // at the start of memory: random bytes that no work request changes
-	cqEntries  = 2048
-	smallCQ    = 32
-	srqSlots   = 256
+	cqEntries = 2048
+	smallCQ   = 32
+	srqSlots  = 256
 )
 
-func (p *program) AsyncEvent(e nic.Event) {
-	switch e.Type {
-	case ib.EventCQErr:
-		p.overflow = true
-	case ib.EventSQDrained:
-		p.drained[e.QP] = true
-	}
-}
-func (p *program) Killed(reason error) { p.killed = reason }
-
 func (sim *simulation) newProgram(d *nic.Device) (*program, error) {
-	p := &program{mem: nic.NewPage(sim.profile.memory()), next: sourceSize, drained: map[*nic.QP]bool{}}
+	p := &program{mem: nic.NewPage(sim.profile.memory()), next: sim.profile.Source, drained: map[uint32]bool{}, lastWQE: map[uint32]bool{}}
 	cqes := cqEntries
 	if sim.profile.SmallCQ {
 		cqes = smallCQ
 	}
 	for i := 0; i < len(p.mem); i += 8 {
 		v := uint64(0xa5a5a5a5a5a5a5a5)
-		if i < sourceSize {
+		if i < sim.profile.Source {
 			v = sim.rnd.Uint64()
 		}
 		le.PutUint64(p.mem[i:], v)

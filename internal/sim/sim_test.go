@@ -23,7 +23,7 @@ func TestSeeds(t *testing.T) {
 	if *single != 0 {
 		from, n = *single, 1
 	}
-	var next, failed, frames, qps, overflows, sent, received atomic.Uint64
+	var next, failed, frames, qps, overflows, sent, received, lossySent, lossyNeeded atomic.Uint64
 	var work sync.WaitGroup
 	for range min(n, runtime.GOMAXPROCS(0)) {
 		work.Go(func() {
@@ -40,10 +40,18 @@ func TestSeeds(t *testing.T) {
 				overflows.Add(uint64(r.Overflows))
 				sent.Add(uint64(r.UnreliableSent))
 				received.Add(uint64(r.UnreliableReceived))
+				if r.Profile.OneWay {
+					lossySent.Add(uint64(r.Sent))
+					lossyNeeded.Add(uint64(r.Needed))
+				}
 			}
 		})
 	}
 	work.Wait()
+	if lossyNeeded.Load() > 20_000 && lossySent.Load() > 2*lossyNeeded.Load() {
+		t.Errorf("invariant 10: at 1 %% loss %d packets were sent, %d are needed", lossySent.Load(), lossyNeeded.Load())
+	}
+	t.Logf("at 1 %% loss %d packets were sent, %d are needed", lossySent.Load(), lossyNeeded.Load())
 	t.Logf("%d seeds: %d frames, %d of %d queue pairs ended in error, %d completion queues overflowed, %d of %d unreliable messages arrived",
 		n, frames.Load(), failed.Load(), qps.Load(), overflows.Load(), received.Load(), sent.Load())
 }
@@ -67,17 +75,27 @@ func run(seed uint64) (r *Result, err error) {
 	return r, err
 }
 
-// withoutFailures returns p without what puts queue pairs into error.
-func (p Profile) withoutFailures() Profile {
-	p.RetryCount, p.RNRRetry, p.RecvPause, p.Disruptions, p.SmallCQ = 7, 7, 0, 0, false
-	return p
+func TestSeedsDrawEveryKindOfNetwork(t *testing.T) {
+	var stalls, engines, cables, longReads, many, lossy int
+	for seed := range uint64(1000) {
+		p := ProfileOf(seed)
+		for n, is := range map[*int]bool{&stalls: p.Stalls > 0, &engines: p.Engines, &cables: p.Rate > 0, &longReads: p.LongReads > 0 && p.Loss > 0,
+			&many: p.Pairs >= 32, &lossy: p.OneWay} {
+			if is {
+				*n++
+			}
+		}
+	}
+	if min(stalls, engines, cables, longReads, many, lossy) < 20 {
+		t.Errorf("of 1000 seeds %d have stalls, %d several engines, %d slow cables, %d loss and long READs, %d many queue pairs, %d only loss",
+			stalls, engines, cables, longReads, many, lossy)
+	}
 }
 
 func TestPerfectNetworkNeedsNoRecovery(t *testing.T) {
 	for seed := range uint64(20) {
-		p := ProfileOf(seed)
-		p.Loss, p.Duplicate, p.Reorder, p.Corrupt, p.Delay, p.Errors, p.LateRecv = 0, 0, 0, 0, 0, 0, 0
-		p = p.withoutFailures()
+		p := ProfileOf(seed).withoutFaults().withoutFailures()
+		p.Errors, p.LateRecv = 0, 0
 		r, err := RunProfile(seed, p)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -107,7 +125,7 @@ func TestModerateLossFailsNoQueuePair(t *testing.T) {
 
 func TestRunsUseMemoryWindows(t *testing.T) {
 	var invalidated, rejected uint64
-	for seed := range uint64(30) {
+	for seed := range uint64(300) {
 		p := ProfileOf(seed)
 		p.Windows, p.Errors, p.XRC = true, 0.03, 0
 		r, err := RunProfile(seed, p)

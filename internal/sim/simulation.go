@@ -6,28 +6,28 @@ import (
 	"hash"
 	"hash/fnv"
 	"math/rand/v2"
-	"net/netip"
 	"time"
 
 	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/packet"
-	"softroce/wire"
-	"softroce/wire/fault"
 )
 
 // A Profile is the size of a run and the chances of its faults.
 type Profile struct {
-	NICs        int     // 2 to 254
-	Pairs       int     // connected pairs of queue pairs
-	PerQueue    int     // work requests per queue pair
-	MaxMessage  int     // bytes
-	Depth       int     // slots of a send queue
-	RetryCount  uint8   // retry_cnt
-	RNRRetry    uint8   // rnr_retry
-	SharedRecv  bool    // programs have SRQs, which half of the queue pairs use
-	SmallCQ     bool    // completion queues may overrun
-	Loss        float64 // chance that a packet is dropped
+	NICs        int           // 2 to 254
+	Pairs       int           // connected pairs of queue pairs
+	PerQueue    int           // work requests per queue pair
+	Operations  []ib.WROpcode // to draw from
+	OneWay      bool          // only one queue pair of each pair posts them
+	MaxMessage  int           // bytes
+	Source      int           // bytes at the start of each memory, random, that no work request changes
+	Depth       int           // slots of a send queue
+	RetryCount  uint8         // retry_cnt
+	RNRRetry    uint8         // rnr_retry
+	SharedRecv  bool          // programs have SRQs, which half of the queue pairs use
+	SmallCQ     bool          // completion queues may overrun
+	Loss        float64       // chance that a packet is dropped
 	Duplicate   float64
 	Reorder     float64
 	Corrupt     float64
@@ -39,13 +39,22 @@ type Profile struct {
 	Windows     bool          // use memory windows: see window.go
 	XRC         int           // how many of the Pairs use XRC: see xrc.go
 	UC, UD      int           // connected pairs of UC, and UD queue pairs: see unreliable.go
+
+	// The network: see network.go.
+	Engines   bool          // each NIC has an engine of its own
+	Stalls    int           // times that an engine is not stepped for a while
+	Rate      float64       // of the cables, in Gbit/s; 0: unlimited
+	Buffer    time.Duration // time until a full send buffer of a cable is empty
+	MTU       int           // path MTU; 0: drawn for each pair
+	LongReads int           // READs of a queue pair that are longer than MaxMessage: about Source bytes
 }
 
 // memory returns the size of a program's memory: for each work request at most one target and one
-// receive on either side.
+// receive on either side, and a buffer that is sent.
 func (p *Profile) memory() int {
 	endpoints := min(p.Pairs, 4*p.Pairs/p.NICs+16) // of one program; pairs are spread at random
-	return sourceSize + 4*endpoints*(p.PerQueue+8)*(p.MaxMessage+32)*(1+min(p.Disruptions, 1))&^7
+	each := 5*(p.PerQueue+8)*(p.MaxMessage+32) + p.LongReads*(p.Source+32)
+	return p.Source + endpoints*each*(1+min(p.Disruptions, 1))&^7
 }
 
 // Result is the outcome of a run.
@@ -58,6 +67,7 @@ type Result struct {
 	Virtual                            time.Duration
 	Overflows                          int // completion queues that have overrun
 	Counters                           []nic.Counters
+	Sent, Needed                       int // packets with data or an atomic's result: of RC and XRC, and those of completed work
 	UnreliableSent, UnreliableReceived int // messages of UC and UD
 }
 
@@ -65,7 +75,8 @@ type Result struct {
 type simulation struct {
 	rnd           *rand.Rand
 	profile       Profile
-	engine        *nic.Engine
+	engines       []*nic.Engine
+	stalled       stall
 	now           int64
 	programs      []*program
 	unreliable    []*unreliableProgram
@@ -81,7 +92,7 @@ type simulation struct {
 // ProfileOf draws the profile of a seed. Its network ranges from perfect to very lossy.
 func ProfileOf(seed uint64) Profile {
 	r := rand.New(rand.NewPCG(seed, 1))
-	p := Profile{NICs: 2 + r.IntN(4)/3, RetryCount: 7, RNRRetry: 7, Depth: 64, Pairs: 1 + r.IntN(4), PerQueue: 5 + r.IntN(60), MaxMessage: 1 << (4 + r.IntN(12)), LateRecv: r.Float64() / 2}
+	p := Profile{Operations: operations, Source: 1 << 17, NICs: 2 + r.IntN(4)/3, RetryCount: 7, RNRRetry: 7, Depth: 64, Pairs: 1 + r.IntN(4), PerQueue: 5 + r.IntN(60), MaxMessage: 1 << (4 + r.IntN(12)), LateRecv: r.Float64() / 2}
 	p.PerQueue = min(p.PerQueue, max(4, 1<<20/(p.Pairs*p.MaxMessage))) // bounds memory, and so the time of a run
 	if r.IntN(4) > 0 {                                                 // one in four runs has a perfect network
 		severity := r.Float64() * r.Float64() * 0.3
@@ -118,13 +129,14 @@ func ProfileOf(seed uint64) Profile {
 	if r.IntN(3) == 0 {
 		p.XRC = 1 + r.IntN(p.Pairs)
 	}
+	p.drawNetwork(r)
 	return p
 }
 
 // Large returns the profile of a run of 200 NICs and 10,000 queue pairs of all kinds, on a network
 // with few faults.
 func Large() Profile {
-	return Profile{NICs: 200, Pairs: 4600, XRC: 200, UC: 100, UD: 200, PerQueue: 4, MaxMessage: 256, Depth: 8,
+	return Profile{Operations: operations, Source: 1 << 17, NICs: 200, Pairs: 4600, XRC: 200, UC: 100, UD: 200, PerQueue: 4, MaxMessage: 256, Depth: 8,
 		RetryCount: 7, RNRRetry: 7, SharedRecv: true, Windows: true, Disruptions: 20, LateRecv: 0.3,
 		Loss: 0.005, Duplicate: 0.005, Reorder: 0.005, Corrupt: 0.002, Delay: 0.005, Errors: 0.005}
 }
@@ -138,11 +150,7 @@ func Run(seed uint64) (*Result, error) { return RunProfile(seed, ProfileOf(seed)
 // RunProfile is Run with the given profile.
 func RunProfile(seed uint64, p Profile) (*Result, error) {
 	sim := &simulation{rnd: rand.New(rand.NewPCG(seed, 2)), profile: p, unreliableRnd: rand.New(rand.NewPCG(seed, 3)), now: 1, hash: fnv.New64a()}
-	var err error
-	if sim.engine, err = nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: seed + 1, ReadArena: 1 << 20}); err != nil {
-		return nil, err
-	}
-	defer sim.engine.Close()
+	defer sim.closeEngines()
 	if err := sim.build(seed); err != nil {
 		return nil, err
 	}
@@ -152,18 +160,11 @@ func RunProfile(seed uint64, p Profile) (*Result, error) {
 	if err := sim.check(); err != nil {
 		return nil, err
 	}
-	r := &Result{Profile: p, Hash: sim.hash.Sum64(), Frames: sim.frames, Completions: sim.complete, Virtual: time.Duration(sim.now)}
+	r := &Result{Profile: p, Sent: sim.sent(), Needed: sim.needed(), Failed: sim.failed(), Hash: sim.hash.Sum64(), Frames: sim.frames, Completions: sim.complete, Virtual: time.Duration(sim.now)}
 	for _, g := range sim.programs {
 		r.Counters = append(r.Counters, g.Device.Counters())
 		if g.overflow {
 			r.Overflows++
-		}
-	}
-	for _, x := range sim.pairs {
-		for _, e := range x.endpoints {
-			if e.State() == ib.QPSErr {
-				r.Failed++
-			}
 		}
 	}
 	for _, t := range sim.unreliableQPs() {
@@ -173,24 +174,10 @@ func RunProfile(seed uint64, p Profile) (*Result, error) {
 	return r, nil
 }
 
-// build creates the NICs, each with a fault program and a verbs program, and the pairs.
+// build creates the NICs, each with a verbs program, and the pairs.
 func (sim *simulation) build(seed uint64) error {
-	fabric := wire.NewFabric()
-	for i := range sim.profile.NICs {
-		addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24)
-		mac := [6]byte{2, 0, 0, 0, 0, byte(i + 1)}
-		var link wire.Link = fabric.NewLink(sim.engine, addr.Addr())
-		link = &hashingLink{Link: wire.NewFaultLink(&hashingLink{Link: link, sim: sim, sent: true}, sim.faults(seed+uint64(i))), sim: sim}
-		d, err := sim.engine.AddDevice(nic.DeviceConfig{Name: fmt.Sprint("sim", i), Link: link,
-			Iface: wire.StaticInterface("sim", mac, 9000, addr)})
-		if err != nil {
-			return err
-		}
-		g, err := sim.newProgram(d)
-		if err != nil {
-			return err
-		}
-		sim.programs = append(sim.programs, g)
+	if err := sim.buildNetwork(seed); err != nil {
+		return err
 	}
 	for i := range sim.profile.Pairs {
 		if err := sim.newPair(i < sim.profile.XRC); err != nil {
@@ -199,60 +186,6 @@ func (sim *simulation) build(seed uint64) error {
 	}
 	return sim.buildUnreliable()
 }
-
-func (sim *simulation) faults(seed uint64) *fault.Program {
-	p := &fault.Program{Seed: seed}
-	add := func(chance float64, r fault.Rule) {
-		if chance > 0 {
-			r.Chance = chance
-			p.Rules = append(p.Rules, r)
-		}
-	}
-	add(sim.profile.Loss, fault.Rule{Action: fault.Drop})
-	add(sim.profile.Corrupt, fault.Rule{Action: fault.Corrupt})
-	add(sim.profile.Duplicate, fault.Rule{Action: fault.Duplicate})
-	add(sim.profile.Reorder, fault.Rule{Action: fault.Reorder, By: 1 + sim.rnd.IntN(5), Within: 100 * time.Microsecond})
-	add(sim.profile.Delay, fault.Rule{Action: fault.Delay, Delay: 20 * time.Microsecond, Jitter: 20 * time.Microsecond})
-	add(sim.profile.Delay, fault.Rule{Action: fault.Mark})
-	return p
-}
-
-// A hashingLink adds the frames that the fabric accepts to the run's hash, and counts received
-// frames.
-type hashingLink struct {
-	wire.Link
-	sim  *simulation
-	sent bool
-	got  uint64 // received frames, except intact multicast frames
-}
-
-func (l *hashingLink) Send(now int64, batch []wire.TxFrame) (int, error) {
-	if l.sent && now < l.sim.linkDownUntil {
-		return len(batch), nil
-	}
-	n, err := l.Link.Send(now, batch)
-	if l.sent {
-		for i := range batch[:n] {
-			l.sim.hashWords(uint64(now), uint64(batch[i].Len))
-			l.sim.hash.Write(batch[i].Head[:batch[i].HeadLen])
-		}
-		l.sim.frames += uint64(n)
-	}
-	return n, err
-}
-
-func (l *hashingLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
-	n, err := l.Link.Receive(now, batch)
-	for i := range batch[:n] {
-		if !batch[i].Dst.IsMulticast() || batch[i].BadICRC {
-			l.got++
-		}
-	}
-	return n, err
-}
-
-func (l *hashingLink) Join(g netip.Addr) error { return wire.Join(l.Link, g) }
-func (l *hashingLink) Leave(g netip.Addr)      { wire.Leave(l.Link, g) }
 
 // hashWords adds words to the hash.
 func (sim *simulation) hashWords(words ...uint64) {
@@ -265,7 +198,10 @@ func (sim *simulation) hashWords(words ...uint64) {
 
 // attrs draws the attributes of a connection.
 func (sim *simulation) attrs() nic.QPAttr {
-	mtus := []int{256, 512, 1024, 2048, 4096}
+	mtu := []int{256, 512, 1024, 2048, 4096}[sim.rnd.IntN(5)]
+	if sim.profile.MTU != 0 {
+		mtu = sim.profile.MTU
+	}
 	psn := func() uint32 {
 		if sim.rnd.IntN(3) == 0 {
 			return packet.PSNMask - uint32(sim.rnd.IntN(100)) // wraps soon
@@ -274,8 +210,8 @@ func (sim *simulation) attrs() nic.QPAttr {
 	}
 	rd := uint8(1 + sim.rnd.IntN(16))
 	return nic.QPAttr{
-		QPAttr: ib.QPAttr{PathMTU: mtus[sim.rnd.IntN(len(mtus))], RQPSN: psn(), SQPSN: psn(), Access: everyAccess,
-			MaxRDAtomic: rd, MaxDestRDAtomic: rd, MinRNRTimer: uint8(1 + sim.rnd.IntN(14)), Timeout: uint8(8 + sim.rnd.IntN(6)),
+		QPAttr: ib.QPAttr{PathMTU: mtu, RQPSN: psn(), SQPSN: psn(), Access: everyAccess,
+			MaxRDAtomic: rd, MaxDestRDAtomic: rd, MinRNRTimer: uint8(1 + sim.rnd.IntN(14)), Timeout: sim.timeout(),
 			RetryCount: sim.profile.RetryCount, RNRRetry: sim.profile.RNRRetry, PKey: packet.DefaultPKey},
 		AV:   nic.AddressVector{SGIDIndex: 1, Port: 1},
 		Port: 1,
@@ -298,14 +234,18 @@ func (sim *simulation) newPair(xrc bool) error {
 			return err
 		}
 	}
-	return sim.connect(queues, sim.attrs(), [2]int{sim.profile.PerQueue, sim.profile.PerQueue})
+	posts := [2]int{sim.profile.PerQueue, sim.profile.PerQueue}
+	if sim.profile.OneWay {
+		posts[1] = 0
+	}
+	return sim.connect(queues, sim.attrs(), posts)
 }
 
 // connect takes two queue pairs to RTS. posts is the number of work requests that each will post.
 func (sim *simulation) connect(queues [2]*queue, a nic.QPAttr, posts [2]int) error {
 	x := &pair{attr: a}
 	for i, q := range queues {
-		x.endpoints[i] = &endpoint{queue: q, sim: sim, pair: x, posts: posts[i], recvs: new(recvPool)}
+		x.endpoints[i] = &endpoint{queue: q, sim: sim, pair: x, posts: posts[i], long: sim.profile.LongReads, recvs: new(recvPool)}
 		switch {
 		case q.tgt != nil:
 			x.endpoints[i].recvs = &q.xpool
@@ -337,7 +277,7 @@ func (sim *simulation) connect(queues [2]*queue, a nic.QPAttr, posts [2]int) err
 // run alternates between posting, polling and steps of the engine until everything is done.
 func (sim *simulation) run() error {
 	const maxRounds = 4_000_000
-	disruptions := sim.plan()
+	disruptions, stalls := sim.plan(sim.profile.Disruptions, 20, 300), sim.plan(sim.profile.Stalls, 1, 100)
 	idle := false
 	for round := range maxRounds {
 		for len(disruptions) > 0 && round >= disruptions[0] {
@@ -345,6 +285,10 @@ func (sim *simulation) run() error {
 			if err := sim.disruption(); err != nil {
 				return err
 			}
+		}
+		for len(stalls) > 0 && round >= stalls[0] {
+			stalls = stalls[1:]
+			sim.stall()
 		}
 		if err := sim.resumeDrained(); err != nil {
 			return err
@@ -361,15 +305,15 @@ func (sim *simulation) run() error {
 		if sim.outOfMemory != nil {
 			return sim.outOfMemory
 		}
-		sim.now += int64(1 + sim.rnd.IntN(2000))
-		next, busy := sim.engine.Step(sim.now)
+		sim.now += int64(1 + sim.rnd.IntN(sim.tick()))
+		next, busy := sim.step()
 		if err := sim.poll(); err != nil {
 			return err
 		}
 		if err := sim.pollUnreliable(); err != nil {
 			return err
 		}
-		if busy || posted || next != 0 && next <= sim.now {
+		if busy || posted || next != 0 && next <= sim.now || len(sim.drainedEndpoints()) > 0 {
 			idle = false
 			continue
 		}

@@ -119,7 +119,7 @@ func (sim *simulation) newUnreliableProgram(d *nic.Device) (*unreliableProgram, 
 	k := len(sim.programs)
 	n := 2*((sim.profile.UC+k-1)/k) + (sim.profile.UD+k-1)/k // queue pairs are spread over the programs in turn
 	size := n*(2*maxMessages*(maxLength+8)+recvBuffers*(maxLength+packet.GRHLen+16)) + recvBuffers*(maxLength+64) + 64
-	p := &unreliableProgram{program: &program{mem: nic.NewPage(size), drained: map[*nic.QP]bool{}}}
+	p := &unreliableProgram{program: &program{mem: nic.NewPage(size), drained: map[uint32]bool{}, lastWQE: map[uint32]bool{}}}
 	for i := range p.mem {
 		p.mem[i] = untouched
 	}
@@ -309,7 +309,10 @@ func (sim *simulation) pollUnreliable() error {
 			return fmt.Errorf("unreliable program %d lost its context: %w", i, p.killed)
 		}
 		for {
-			c, ok := p.cq.Poll()
+			c, ok, err := p.poll()
+			if err != nil {
+				return err
+			}
 			if !ok {
 				break
 			}
@@ -319,7 +322,6 @@ func (sim *simulation) pollUnreliable() error {
 			if t == nil {
 				return fmt.Errorf("invariant 1: completion of QP %#x, which does not belong to unreliable program %d", c.QPN, i)
 			}
-			var err error
 			if c.WRID >= recvID {
 				err = t.checkReceive(int(c.WRID-recvID), &c)
 			} else {

@@ -67,7 +67,7 @@ func (e *endpoint) postWindowWork() bool {
 	case remote.state == bound && r.IntN(4) == 0:
 		remote.state = remoteInvalidating
 		n := r.IntN(e.sim.profile.MaxMessage + 1)
-		k := work{op: ib.WRSendWithInv, src: span{r.IntN(sourceSize - n), n}, imm: remote.key, signaled: r.IntN(2) == 0}
+		k := work{op: ib.WRSendWithInv, src: e.sim.source(n), imm: remote.key, signaled: r.IntN(2) == 0}
 		wr := transport.SendWR{Imm: remote.key}
 		e.arrivals = append(e.arrivals, len(e.sends))
 		e.postFor(k, wr)
@@ -114,7 +114,7 @@ func (e *endpoint) writeThroughWindow(remote *window, bad bool) bool {
 	r := e.sim.rnd
 	off := r.IntN(remote.at.n)
 	n := 1 + r.IntN(remote.at.n-off)
-	k := work{op: ib.WRRDMAWrite, src: span{r.IntN(sourceSize - n), n}, dst: span{remote.at.off + off, n}, throughWindow: true, bad: bad,
+	k := work{op: ib.WRRDMAWrite, src: e.sim.source(n), dst: span{remote.at.off + off, n}, throughWindow: true, bad: bad,
 		signaled: r.IntN(4) > 0}
 	remote.writes++
 	e.postFor(k, transport.SendWR{RKey: remote.key, RemoteAddr: uint64(k.dst.off)})

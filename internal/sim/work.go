@@ -24,6 +24,7 @@ type endpoint struct {
 	peer  *endpoint
 	mtu   int
 	posts int // work requests left to post
+	long  int // of which so many may be long READs
 
 	sends []work // by work request number
 	done  int    // how many of sends are known to be complete
@@ -51,6 +52,7 @@ type work struct {
 	imm           uint32
 	signaled      bool
 	bad           bool   // invalid on purpose
+	own           bool   // src is used by nothing else and not overwritten yet: see buffers.go
 	throughWindow bool   // a WRITE through the peer's window
 	expect        uint64 // atomics: the value it returns if all before it succeeded
 	succeeded     bool
@@ -160,8 +162,12 @@ func (e *endpoint) split(s span) (l []transport.SGE) {
 	return append(l, transport.SGE{Addr: uint64(s.off), Length: uint32(s.n), LKey: e.key})
 }
 
-var operations = []ib.WROpcode{ib.WRSend, ib.WRSend, ib.WRSendWithImm, ib.WRRDMAWrite,
-	ib.WRRDMAWrite, ib.WRRDMAWriteWithImm, ib.WRRDMARead, ib.WRRDMARead, ib.WRAtomicFetchAndAdd, ib.WRAtomicCmpAndSwp}
+var (
+	operations = []ib.WROpcode{ib.WRSend, ib.WRSend, ib.WRSendWithImm, ib.WRRDMAWrite, ib.WRRDMAWrite,
+		ib.WRRDMAWriteWithImm, ib.WRRDMARead, ib.WRRDMARead, ib.WRAtomicFetchAndAdd, ib.WRAtomicCmpAndSwp}
+	writes = operations[:6]
+	reads  = operations[6:8]
+)
 
 // postWork draws and posts a work request.
 func (e *endpoint) postWork() {
@@ -169,12 +175,16 @@ func (e *endpoint) postWork() {
 	if e.sim.profile.Windows && e.tgt == nil && r.IntN(3) == 0 && e.postWindowWork() {
 		return
 	}
-	k := work{op: operations[r.IntN(len(operations))], signaled: r.IntN(4) > 0, imm: r.Uint32()}
+	k := work{op: e.sim.profile.Operations[r.IntN(len(e.sim.profile.Operations))], signaled: r.IntN(4) > 0, imm: r.Uint32()}
 	n := r.IntN(e.sim.profile.MaxMessage + 1)
 	if r.IntN(8) == 0 {
 		n = min(e.mtu*r.IntN(4), e.sim.profile.MaxMessage) // a whole number of packets
 	}
-	k.src = span{r.IntN(sourceSize - n), n}
+	if k.op == ib.WRRDMARead && e.long > 0 {
+		e.long--
+		n = e.sim.profile.Source - 1 - r.IntN(e.sim.profile.Source/2)
+	}
+	k.src = e.sim.source(n)
 	wr := transport.SendWR{ID: uint64(len(e.sends)), Opcode: k.op, Imm: k.imm, RKey: e.peer.key, RemoteSRQ: e.peer.srqNumber()}
 	if !e.target(&k, &wr, n) {
 		return
@@ -197,6 +207,9 @@ func (e *endpoint) postWork() {
 	e.sends = append(e.sends, k)
 	e.PostSend(&wr)
 }
+
+// source draws what a work request sends, or a READ reads.
+func (sim *simulation) source(n int) span { return span{sim.rnd.IntN(sim.profile.Source - n), n} }
 
 // target allocates a work request's memory on both sides; false if there is not enough.
 func (e *endpoint) target(k *work, wr *transport.SendWR, n int) (ok bool) {
@@ -231,9 +244,13 @@ func (e *endpoint) target(k *work, wr *transport.SendWR, n int) (ok bool) {
 }
 
 func (e *endpoint) payload(k *work, wr *transport.SendWR) {
+	if e.sim.rnd.IntN(2) == 0 {
+		e.ownBuffer(k)
+	}
 	if k.src.n <= queueCaps.MaxInline && e.sim.rnd.IntN(2) == 0 {
 		wr.Flags |= ib.SendInline
-		wr.Inline = e.mem[k.src.off:][:k.src.n]
+		wr.Inline = e.source(k)
+		e.reuse(k)
 		return
 	}
 	wr.SGEs = e.split(k.src)
