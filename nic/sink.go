@@ -25,6 +25,11 @@ func (d *Device) Room(t *transport.QP) int { return d.tx.room(t.PathMTU()) }
 // Last implements transport.Sink.
 func (d *Device) Last(t *transport.QP) bool { return d.tx.last(t.PathMTU()) }
 
+// Discard implements transport.Sink.
+func (d *Device) Discard(t *transport.QP, psn, n uint32) {
+	d.tx.discardResponses(t.UserData().(*QP).path, t.DestQPN(), psn, n)
+}
+
 // Complete implements transport.Sink. The slot of a send becomes free.
 func (d *Device) Complete(t *transport.QP, c *transport.Completion) {
 	q := t.UserData().(*QP)

@@ -1,6 +1,8 @@
 package nic
 
 import (
+	"encoding/binary"
+
 	"softroce/packet"
 	"softroce/wire"
 )
@@ -181,6 +183,28 @@ func (t *txState) last(mtu int) bool {
 
 // packetCost returns the most that a packet takes of a turn.
 func packetCost(mtu int) int { return max(mtu+packet.MaxHeaderLen, frameCost) }
+
+// discardResponses discards the waiting READ responses to a queue pair with n PSNs from psn on.
+// After a loss the requester ignores them.
+func (t *txState) discardResponses(path *wire.Path, destQPN, psn, n uint32) {
+	b := &t.data
+	kept := b.sent
+	for i := b.sent; i < b.filled; i++ {
+		f := &b.frames[i]
+		to, at := binary.BigEndian.Uint32(f.Head[4:])&packet.PSNMask, binary.BigEndian.Uint32(f.Head[8:])
+		if f.Path == path && to == destQPN && (at-psn)&packet.PSNMask < n &&
+			packet.Opcode(f.Head[0]).Info().Kind == packet.KindReadResponse {
+			continue
+		}
+		if i != kept {
+			b.frames[kept], b.frames[i] = b.frames[i], b.frames[kept]
+			t.copies[kept], t.copies[i] = t.copies[i], t.copies[kept]
+		}
+		kept++
+	}
+	b.taken += uint64(b.filled - kept)
+	b.filled = kept
+}
 
 // send passes the waiting frames to the link, and keeps those that it does not accept.
 func (d *Device) send() (busy bool) {

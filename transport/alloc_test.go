@@ -21,9 +21,10 @@ func (p *pool) Packet(*QP) *packet.Tx {
 	p.n++
 	return &p.slots[p.n-1]
 }
-func (p *pool) Room(*QP) int              { return len(p.slots) - p.n }
-func (p *pool) Last(*QP) bool             { return p.Room(nil) == 1 }
-func (p *pool) Complete(*QP, *Completion) {}
+func (p *pool) Discard(*QP, uint32, uint32) {}
+func (p *pool) Room(*QP) int                { return len(p.slots) - p.n }
+func (p *pool) Last(*QP) bool               { return p.Room(nil) == 1 }
+func (p *pool) Complete(*QP, *Completion)   {}
 
 // deliver passes the packets that p emitted to the queue pair of to.
 func (p *pool) deliver(to *pool, pkt *RxPacket) {

@@ -29,6 +29,10 @@ type Sink interface {
 	// an acknowledgement. It may be wrong.
 	Last(q *QP) bool
 
+	// Discard drops the READ responses of q that Packet was called for and that have not left, if
+	// they have one of n PSNs from psn on.
+	Discard(q *QP, psn, n uint32)
+
 	// Complete is called for each finished work request, in order per queue. It is called for every
 	// send work request, whether or not it is signaled, so that the owner can free its slot. c is
 	// valid during the call only.

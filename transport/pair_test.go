@@ -53,6 +53,8 @@ func (s *side) Packet(*QP) *packet.Tx {
 	s.out = append(s.out, tx)
 	return tx
 }
+func (s *side) Discard(*QP, uint32, uint32) {}
+
 func (s *side) Room(*QP) int {
 	if s.room < 0 {
 		return math.MaxInt

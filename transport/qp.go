@@ -60,6 +60,9 @@ func (q *QP) QPN() uint32 { return q.cfg.QPN }
 // PathMTU returns the path MTU in bytes, 0 before RTR.
 func (q *QP) PathMTU() int { return q.attr.PathMTU }
 
+// DestQPN returns the number of the peer's queue pair.
+func (q *QP) DestQPN() uint32 { return q.attr.DestQPN }
+
 // PD returns the protection domain.
 func (q *QP) PD() *mrtable.PD { return q.cfg.PD }
 

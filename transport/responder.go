@@ -380,6 +380,7 @@ func (q *QP) duplicate(e *Env, p *RxPacket, in *packet.Info) {
 			return
 		}
 		r.replies.repeat(n, r.msn)
+		e.Sink.Discard(q, a.psn, a.psns)
 	default:
 		c.Drop(DropDuplicateRequest)
 	}

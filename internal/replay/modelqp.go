@@ -51,6 +51,8 @@ func (b *modelQP) Packet(*transport.QP) *packet.Tx {
 }
 
 // Room implements transport.Sink.
+func (b *modelQP) Discard(*transport.QP, uint32, uint32) {}
+
 func (b *modelQP) Room(*transport.QP) int { return b.room }
 
 // Last implements transport.Sink. The room of a model ends after each packet.
