@@ -102,15 +102,6 @@ type result struct {
 // Client returns the client whose memory the batch accesses.
 func (b *Batch) Client() *Client { return b.client }
 
-// Tags calls f for each writer with an operation in the batch. A tag may be passed more than once.
-func (b *Batch) Tags(f func(tag any)) {
-	for i := range b.ops {
-		if b.ops[i].tag != nil {
-			f(b.ops[i].tag)
-		}
-	}
-}
-
 // operands keeps v and returns its index.
 func (b *Batch) operands(v operands) int32 {
 	b.atomics = append(b.atomics, v)

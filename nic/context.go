@@ -140,6 +140,9 @@ func (c *Context) CloseSome(n int) bool {
 		return false
 	}
 	c.closed = true
+	if c.hold != nil {
+		c.hold.freeDomains()
+	}
 	d.engine.unwatchDoorbell(c)
 	d.tx.remove(c)
 	d.contexts = slices.DeleteFunc(d.contexts, func(o *Context) bool { return o == c })

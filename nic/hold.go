@@ -8,7 +8,6 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/mrtable"
-	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -47,7 +46,10 @@ type hold struct {
 	ctx   *Context
 	batch *mrtable.Batch
 	until int64 // when ctx is closed
-	qps   []*QP // of other contexts, which wait as well: they share an XRC domain with ctx
+
+	// XRC domains of ctx. Their target queue pairs wait as well, those of any context, because they
+	// access the memory of ctx.
+	domains []*domain
 }
 
 // A slowUser is a user whose memory took long.
@@ -58,7 +60,9 @@ type slowUser struct {
 }
 
 // held reports whether q waits for the memory of a client.
-func (q *QP) held() bool { return q.ctx.hold != nil || q.holds > 0 }
+func (q *QP) held() bool {
+	return q.ctx.hold != nil || q.init.Type == ib.QPTypeXRCRecv && q.init.XRCD.domain.holds > 0
+}
 
 // held reports whether d has to wait for the memory of a client.
 func (d *deferred) held() bool {
@@ -71,26 +75,17 @@ func (e *Engine) hold(b *mrtable.Batch) *hold {
 	h := &hold{ctx: c, batch: b, until: e.now + memoryDeadline}
 	c.hold = h
 	e.holds = append(e.holds, h)
-	b.Tags(func(tag any) { h.add(tag.(*transport.Writer).QP.UserData().(*QP)) })
 	for _, s := range c.srqs {
-		if s.xrcd == nil {
-			continue
-		}
-		for _, other := range c.device.contexts {
-			for _, q := range other.qps {
-				if q.init.Type == ib.QPTypeXRCRecv && q.init.XRCD.domain == s.xrcd.domain {
-					h.add(q)
-				}
-			}
-		}
+		h.include(s)
 	}
 	return h
 }
 
-func (h *hold) add(q *QP) {
-	if q.ctx != nil && q.ctx != h.ctx && !slices.Contains(h.qps, q) {
-		h.qps = append(h.qps, q)
-		q.holds++
+// include makes the target queue pairs of an SRQ of XRC wait.
+func (h *hold) include(s *SRQ) {
+	if s.xrcd != nil && !slices.Contains(h.domains, s.xrcd.domain) {
+		s.xrcd.domain.holds++
+		h.domains = append(h.domains, s.xrcd.domain)
 	}
 }
 
@@ -102,19 +97,35 @@ func (e *Engine) release(h *hold) {
 	if e.ended {
 		return
 	}
-	for _, q := range h.qps {
-		q.holds--
-		q.goOn()
-	}
+	h.freeDomains()
 	for _, q := range h.ctx.qps {
 		q.goOn()
 	}
 	e.settle()
 }
 
+// freeDomains lets the target queue pairs of other contexts go on: the batch is done, or the SRQs
+// of ctx go.
+func (h *hold) freeDomains() {
+	if len(h.domains) == 0 {
+		return
+	}
+	for _, d := range h.domains {
+		d.holds--
+	}
+	h.domains = nil
+	for _, c := range h.ctx.device.contexts {
+		for _, q := range c.qps {
+			if q.init.Type == ib.QPTypeXRCRecv {
+				q.goOn()
+			}
+		}
+	}
+}
+
 // goOn makes the engine look at a queue pair that was held.
 func (q *QP) goOn() {
-	if q.ctx != nil && !q.held() {
+	if !q.held() {
 		q.device.tx.activate(q)
 		q.device.timers.schedule(q)
 	}
@@ -123,7 +134,7 @@ func (q *QP) goOn() {
 // expireHolds closes the contexts whose memory has taken too long.
 func (e *Engine) expireHolds() {
 	for _, h := range e.holds {
-		if c := h.ctx; e.now >= h.until && !c.closed && c.fatal == nil {
+		if c := h.ctx; e.now >= h.until && c.fatal == nil {
 			c.fatal = errorf(syscall.ETIMEDOUT, "an access to the client's memory has not returned for %v",
 				time.Duration(memoryDeadline))
 			e.breached = append(e.breached, c)
@@ -134,7 +145,7 @@ func (e *Engine) expireHolds() {
 // holdDeadline returns when the first context is to be closed, 0 if none is.
 func (e *Engine) holdDeadline() (at int64) {
 	for _, h := range e.holds {
-		if !h.ctx.closed && (at == 0 || h.until < at) {
+		if h.ctx.fatal == nil && (at == 0 || h.until < at) {
 			at = h.until
 		}
 	}

@@ -219,3 +219,52 @@ func TestMemoryThatWaitsTooLongEndsItsContext(t *testing.T) {
 		t.Error("the peer's context is closed")
 	}
 }
+
+// A target queue pair of XRC writes to the memory of any client in its domain. It waits for that
+// client, but not after the client has left, and its own client does not wait.
+func TestXRCTargetWaitsForMemoryOfItsDomain(t *testing.T) {
+	for _, leave := range []bool{false, true} {
+		w := newTestFabric(t)
+		a, d := w.client(w.nic(1)), w.nic(2)
+		b, c := w.client(d), w.client(d)
+		ini, _ := xpair(a, b, b.domain())
+		s := c.xsrq(c.domain())
+		c.useCopiedMemory()
+		v1, v2 := w.client(a.Device).qp(smallCaps), b.qp(smallCaps) // of the owner of the target
+		v1.connect(1024, v2)
+		v2.connect(1024, v1)
+
+		block := &blocked{testFabric: w}
+		w.engine.BlockMemory(c.Context, func(one nic.Batch) { block.batches = append(block.batches, one) })
+		s.recv(9, s.sge(0, 100))
+		a.mem[0] = 7
+		ini.post(transport.SendWR{ID: 1, Opcode: ib.WRSend, RemoteSRQ: s.Number(), SGEs: a.sge(0, 100)})
+		w.run(1e6)
+		late := b.create(nic.QPInit{Type: ib.QPTypeXRCRecv, XRCD: b.domain()})
+		far := a.create(nic.QPInit{Type: ib.QPTypeXRCSend, PD: a.pd, SendCQ: a.cq.CQ, Caps: smallCaps})
+		far.connect(1024, late)
+		late.connect(1024, far)
+		far.post(transport.SendWR{ID: 2, Opcode: ib.WRRDMAWrite, RemoteSRQ: s.Number(), RKey: c.mr.RKey(), SGEs: a.sge(0, 8)})
+		w.run(1e6)
+		a.wantNone()
+		exchange(v1, v2, 10)
+
+		if leave {
+			c.Context.Close()
+			w.run(1e9)
+			if n := len(a.cq.PollAll()); n != 2 {
+				t.Errorf("%d of 2 messages ended after the client had left", n)
+			}
+			block.one().Return()
+			continue
+		}
+		block.one().Return()
+		w.run(1e9)
+		a.want(1, ib.WCSuccess, ib.WCSend)
+		a.want(2, ib.WCSuccess, ib.WCRDMAWrite)
+		s.want(9, ib.WCSuccess, ib.WCRecv)
+		if c.mem[0] != 7 {
+			t.Errorf("memory holds %v", c.mem[:4])
+		}
+	}
+}

@@ -94,8 +94,6 @@ type QP struct {
 	pkeyIndex int
 	state     ib.QPState // as last seen by stateChanged
 
-	holds int // contexts whose memory it waits for, beside its own
-
 	// The engine's scheduling.
 	turn      place[QP] // in schedule.ready of its client
 	reply     place[QP] // in txState.due

@@ -74,6 +74,9 @@ func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 	r.srq, r.limit = s, o.Limit
 	if s.xrcd != nil {
 		d.xrc.add(s)
+		if c.hold != nil {
+			c.hold.include(s)
+		}
 	}
 	o.PD.users++
 	c.srqs = append(c.srqs, s)

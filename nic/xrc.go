@@ -18,8 +18,9 @@ type xrc struct {
 
 // A domain is an XRC domain. Several contexts may have it open.
 type domain struct {
-	key  XRCDKey // zero: private to one context
-	open int
+	key   XRCDKey // zero: private to one context
+	open  int
+	holds int // contexts with an SRQ in it that are held (hold.go)
 }
 
 // An XRCDKey identifies the file of an XRC domain by its device and inode numbers.

@@ -59,9 +59,15 @@ func (p *Pages) request(number uintptr, arg ...uint64) error {
 // Address returns the address of the first byte.
 func (p *Pages) Address() uint64 { return uint64(uintptr(unsafe.Pointer(&p.Bytes[0]))) }
 
-// Serve provides n missing pages from page first on, filled with zeros.
+// Serve provides the missing ones of n pages from page first on, filled with zeros.
 func (p *Pages) Serve(first, n int) error {
-	return p.request(uffdZeropage, p.Address()+uint64(first*PageSize), uint64(n*PageSize), 0, 0)
+	for i := range n {
+		err := p.request(uffdZeropage, p.Address()+uint64((first+i)*PageSize), PageSize, 0, 0)
+		if err != nil && err != unix.EEXIST {
+			return err
+		}
+	}
+	return nil
 }
 
 // Close ends all waits, and removes the memory.
