@@ -325,11 +325,9 @@ func (c *client) connect() (err error) {
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)
-		if _, err := c.await(l.ended, rdmacm.EventDisconnected); l.ended.Err() == nil {
-			c.did("connections ended by the server", 1)
-			if err != nil {
-				c.fail(err)
-			}
+		// DISCONNECTED, or REJECTED if the server ends before the RTU has arrived. The exchange
+		// that it interrupts reports it.
+		if _, err := c.ch.GetEvent(l.ended); err == nil {
 			l.end()
 		}
 	}()
