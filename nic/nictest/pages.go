@@ -70,8 +70,10 @@ func (p *Pages) Serve(first, n int) error {
 	return nil
 }
 
-// Close ends all waits, and removes the memory.
+// Close ends all waits, and makes the memory inaccessible. Its addresses are not used again: a copy
+// that another thread begins late must not touch other memory.
 func (p *Pages) Close() {
 	unix.Close(int(p.fd))
-	unix.Munmap(p.Bytes)
+	unix.Madvise(p.Bytes, unix.MADV_DONTNEED)
+	unix.Mprotect(p.Bytes, unix.PROT_NONE)
 }
