@@ -250,6 +250,48 @@ func TestRequestsOfSendersThatGaveUpMakeRoom(t *testing.T) {
 	})
 }
 
+// A program may guess the handle of a request, and answer it before it receives the event.
+func TestAnswerBeforeTheEventIsReceived(t *testing.T) {
+	from := sender{addr: netip.MustParseAddr("10.0.0.2")}
+	for _, c := range []struct {
+		name   string
+		answer func(s *server, id *cm.ID) error
+	}{
+		{"accept", func(s *server, id *cm.ID) error { return id.Accept(&cm.ConnParam{QPN: 5}) }},
+		{"accept and establish", func(s *server, id *cm.ID) error {
+			err := id.Accept(&cm.ConnParam{QPN: 5})
+			s.receive(from, &cm.RTU{LocalID: 1, RemoteID: s.lastREP().LocalID})
+			return err
+		}},
+		{"reject", func(s *server, id *cm.ID) error { return id.Reject(cm.RejectConsumer, nil) }},
+		{"destroy", func(s *server, id *cm.ID) error { id.Destroy(); return nil }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newServer(t, cm.PortSpaceTCP, ib.QPTypeRC, "0.0.0.0:7", 2)
+			s.request(from, 1)
+			id, err := s.session.ID(2) // the listener is 1
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.answer(s, id); err != nil {
+				t.Fatal(err)
+			}
+			for s.next() != nil {
+			}
+			for i := range uint32(4) { // there is room for two again
+				s.request(from, 10+i)
+			}
+			n := 0
+			for e := s.next(); e != nil; e = s.next() {
+				n++
+			}
+			if n != 2 {
+				t.Errorf("the program received %d further requests, want 2", n)
+			}
+		})
+	}
+}
+
 // The replies to SIDR requests, which are kept for repetitions, are bounded.
 func TestRememberedSIDRRepliesAreBounded(t *testing.T) {
 	s := newServer(t, cm.PortSpaceUDP, ib.QPTypeUD, "0.0.0.0:7", 0)

@@ -154,6 +154,7 @@ func (id *ID) awaitRTU() {
 	if id.conn.State() != StateREPSent {
 		return
 	}
+	id.leaveBacklog() // a program may guess the handle of a request that it has not received
 	b := id.halfOpen
 	b.add(id)
 	if b.len() > maxHalfOpen {

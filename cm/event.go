@@ -125,11 +125,10 @@ func (ch *Channel) Next() *Event {
 	n := ch.queue[0]
 	ch.queue = ch.queue[1:]
 	ch.session.events--
-	if n.Listen != nil {
-		withdrawn := n.ID.member.withdrawn
+	if m := n.ID.member; n.Listen != nil && m != nil && m.of != n.ID.halfOpen {
 		n.ID.leaveBacklog()
-		if withdrawn != nil && n.ID.conn != nil {
-			n.ID.session.manager.Event(n.ID.conn, withdrawn)
+		if m.withdrawn != nil && n.ID.conn != nil {
+			n.ID.session.manager.Event(n.ID.conn, m.withdrawn)
 		}
 	}
 	return n
