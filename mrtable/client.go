@@ -80,7 +80,7 @@ func (io *IO) Flush() {
 // Writes through a window that was invalidated since are executed, because they precede the
 // invalidation.
 func (io *IO) filterLive(b *Batch) {
-	kept := b.ops[:0]
+	kept := 0
 	for i := range b.ops {
 		o := &b.ops[i]
 		err := io.checkAlive(b.client, o.region)
@@ -90,16 +90,20 @@ func (io *IO) filterLive(b *Batch) {
 		case err == nil && o.tag != nil && len(io.failed) > 0 && io.hasFailed(o.tag):
 			continue
 		}
-		if err == nil {
-			kept = append(kept, *o)
-		} else if o.read != nil {
+		switch {
+		case err == nil:
+			if kept != i {
+				b.ops[kept] = *o
+			}
+			kept++
+		case o.read != nil:
 			o.read.err = err
-		} else {
+		default:
 			io.fail(o.tag, err)
 		}
 	}
-	clear(b.ops[len(kept):])
-	b.ops = kept
+	clear(b.ops[kept:])
+	b.ops = b.ops[:kept]
 }
 
 // checkAlive checks, once an epoch, that the PID still refers to the process.
