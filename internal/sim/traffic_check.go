@@ -35,7 +35,7 @@ func (sim *simulation) checkTraffic() error {
 
 // lossSlack is what may be sent in addition in a run that is too short for its losses to be near
 // their average. TestSeeds checks the average of all runs.
-const lossSlack = 500
+const lossSlack = 1000
 
 // failed returns how many queue pairs of RC and XRC are in error.
 func (sim *simulation) failed() (n int) {
