@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"net/netip"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
+	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/nic/nictest"
 	"softroce/packet"
 	"softroce/transport"
 	"softroce/wire"
@@ -93,6 +96,39 @@ func TestSendsPostedInSQEAreFlushed(t *testing.T) {
 	}
 	a.want(2, ib.WCSuccess, ib.WCSend)
 	b.want(70, ib.WCSuccess, ib.WCRecv)
+}
+
+// A client may post as fast as the engine flushes.
+func TestPostingInSQEDoesNotOccupyTheEngine(t *testing.T) {
+	w := newTestFabric(t)
+	c, b := w.client(w.nic(1)), w.client(w.nic(2)).qpOf(ib.QPTypeUC, smallCaps)
+	c.cq = c.newCQ(1 << 14)
+	caps := smallCaps
+	caps.MaxSendWR = 4096
+	a := c.qpOf(ib.QPTypeUC, caps)
+	a.connect(1024, b)
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8)})
+	w.run(1e6)
+	producer, consumer := nictest.Word(a.SendRing, abi.RingProducer), nictest.Word(a.SendRing, abi.RingConsumer)
+	size := uint32(a.Caps().MaxSendWR)
+	atomic.StoreUint32(producer, atomic.LoadUint32(consumer)+size)
+	var stop atomic.Bool
+	started, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		close(started)
+		for done := uint32(0); done < 1e6 && !stop.Load(); {
+			done = atomic.LoadUint32(consumer)
+			atomic.StoreUint32(producer, done+size)
+		}
+	}()
+	<-started
+	check(t, a.SetState(ib.QPSRTS))
+	stop.Store(true)
+	<-ended
+	if n := atomic.LoadUint32(consumer); n > 1<<14 {
+		t.Errorf("%d work requests were flushed in one call", n)
+	}
 }
 
 func TestDatagramHasGRH(t *testing.T) {

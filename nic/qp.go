@@ -335,12 +335,12 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask ib.QPAttrMask) error {
 // or are copied and wait for the link, and the completions are published.
 //
 // A queue pair in SQE flushes what is posted. None of it may be executed after the queue pair has
-// left that state.
+// left that state. That is a full ring at most; the client may post more meanwhile, without end.
 func (q *QP) takePosted() {
 	if q.hasPosted() || q.turn.queued || q.reply.queued {
 		q.serveNow(stepBytes)
 	}
-	for q.state == ib.QPSSQE {
+	for first := q.sqFetched; q.state == ib.QPSSQE && q.sqFetched-first < q.sq.size(); {
 		before := q.sqFetched
 		q.fetchSends()
 		q.t.Transmit(q.device.env(q))
