@@ -21,8 +21,7 @@ func (io *IO) CompareSwap(tag any, id uint64, r *Region, addr, compare, swap uin
 		return 0, false, err
 	}
 	if word == nil {
-		io.queueWord(opCompareSwap, tag, r, addr, operands{id: id, compare: compare, word: swap})
-		return 0, false, nil
+		return 0, false, io.queueWord(opCompareSwap, tag, r, addr, operands{id: id, compare: compare, word: swap})
 	}
 	for {
 		original = atomic.LoadUint64(word)
@@ -40,8 +39,7 @@ func (io *IO) FetchAdd(tag any, id uint64, r *Region, addr, add uint64) (origina
 		return 0, false, err
 	}
 	if word == nil {
-		io.queueWord(opFetchAdd, tag, r, addr, operands{id: id, word: add})
-		return 0, false, nil
+		return 0, false, io.queueWord(opFetchAdd, tag, r, addr, operands{id: id, word: add})
 	}
 	return atomic.AddUint64(word, add) - add, true, nil
 }
@@ -54,19 +52,22 @@ func (io *IO) StoreWord(tag any, r *Region, addr, v uint64) error {
 		return err
 	}
 	if word == nil {
-		io.queueWord(opStoreWord, tag, r, addr, operands{word: v})
-		return nil
+		return io.queueWord(opStoreWord, tag, r, addr, operands{word: v})
 	}
 	atomic.StoreUint64(word, v)
 	return nil
 }
 
-func (io *IO) queueWord(kind opKind, tag any, r *Region, addr uint64, v operands) {
+func (io *IO) queueWord(kind opKind, tag any, r *Region, addr uint64, v operands) error {
 	if len(io.failed) > 0 && io.hasFailed(tag) {
-		return
+		return nil
 	}
 	b := io.queue(io.clientOf(r))
+	if b == nil {
+		return ErrWait
+	}
 	b.ops = append(b.ops, op{kind: kind, tag: tag, region: r, addr: r.process.base + r.offset(addr), operands: b.operands(v)})
+	return nil
 }
 
 // word returns the address of the operand in mapped memory, or nil if the memory belongs to another

@@ -1,5 +1,7 @@
 package mrtable
 
+import "slices"
+
 // A Client owns memory that only the kernel can copy: that of its process, and guarded mappings.
 // The operations on such memory are queued, and each Flush carries those of a client out in one
 // Batch, in the order in which they were queued. A protection domain says whose its regions are.
@@ -22,8 +24,12 @@ func (io *IO) clientOf(r *Region) *Client {
 	return &io.anonymous
 }
 
-// queue returns the batch of a client that operations are added to.
+// queue returns the batch of a client that operations are added to. It is nil while one is in
+// progress: until that has returned, the data to write and the arena are used for something else.
 func (io *IO) queue(c *Client) *Batch {
+	if c.running != nil {
+		return nil
+	}
 	if c.batch == nil {
 		if c.batch, c.spare = c.spare, nil; c.batch == nil {
 			c.batch = &Batch{client: c}
@@ -34,31 +40,18 @@ func (io *IO) queue(c *Client) *Batch {
 }
 
 // hasQueued reports whether an operation with this tag is queued or in progress.
-func (c *Client) hasQueued(tag any) bool {
-	if c.running != nil {
-		return true
-	}
-	if c.batch != nil {
-		for i := range c.batch.ops {
-			if c.batch.ops[i].tag == tag {
-				return true
-			}
-		}
-	}
-	return false
+func (c *Client) hasQueued(tag any) bool { return c.batch.has(tag) || c.running.has(tag) }
+
+func (b *Batch) has(tag any) bool {
+	return b != nil && slices.ContainsFunc(b.ops, func(o op) bool { return o.tag == tag })
 }
 
 // Flush carries out all queued operations. The slices given to Write are no longer used afterwards,
 // and the reads are done, except those of clients for which Runner has returned false.
 func (io *IO) Flush() {
-	for i := 0; i < len(io.dirty); {
-		c := io.dirty[i]
-		if c.running != nil {
-			i++
-			continue
-		}
+	for len(io.dirty) > 0 {
 		end := len(io.dirty) - 1
-		io.dirty[i] = io.dirty[end]
+		c := io.dirty[end]
 		io.dirty[end] = nil
 		io.dirty = io.dirty[:end]
 

@@ -59,10 +59,20 @@ func TestDetachedBatchIsSettledLater(t *testing.T) {
 		if name == "copied" {
 			copy(p, "xxxxx") // belongs to the caller again
 		}
-		g.io.Write("w", slow, 8, []byte("second"), true) // waits for the first batch
-		g.io.Flush()
 		if len(d.batches) != 1 || g.rd.Done() || b[0] != 0 {
 			t.Fatalf("%s: %d batches, read done %v, memory %q", name, len(d.batches), g.rd.Done(), b[:8])
+		}
+
+		// What came later would be carried out when its data is not there any more.
+		var late Read
+		g.io.Write("late", slow, 8, []byte("second"), true)
+		_, _, err := g.io.CompareSwap("atomic", 6, slow, 72, 0, 7)
+		if err != ErrWait || g.io.StoreWord("atomic", slow, 80, 7) != ErrWait || g.io.QueueRead(&late, slow, 0, 1) != ErrWait {
+			t.Errorf("%s: atomic operation while a batch is in progress: %v", name, err)
+		}
+		g.wantFailures(map[any]error{"late": ErrWait})
+		if g.io.HasPending() {
+			t.Errorf("%s: something is queued", name)
 		}
 
 		// Another client goes on, with the arena.
@@ -88,9 +98,10 @@ func TestDetachedBatchIsSettledLater(t *testing.T) {
 				t.Errorf("%s: result %v %d %d", name, tag, id, original)
 			}
 		})
+		g.io.Write("w", slow, 8, []byte("second"), true)
 		g.io.Flush()
 		d.finish()
-		if results != 1 || b[64] != 7 || string(b[8:14]) != "second" {
+		if results != 1 || b[64] != 7 || b[72] != 0 || string(b[8:14]) != "second" {
 			t.Errorf("%s: %d results, memory %q", name, results, b[:16])
 		}
 		g.wantFailures(nil)

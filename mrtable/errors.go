@@ -37,6 +37,8 @@ var (
 	// ErrPermission reports that this daemon may not use process_vm_readv and process_vm_writev on
 	// the process.
 	ErrPermission = errors.New("not permitted to access the process's memory")
+	// ErrWait reports that a batch of the client has not returned yet.
+	ErrWait = errors.New("an earlier access to the client's memory has not returned")
 	// ErrForeign reports that another IO uses the region's table.
 	ErrForeign = errors.New("memory region belongs to another engine")
 )

@@ -15,7 +15,8 @@ type IO struct {
 	tables []*Table // tables whose deregistered memory this IO releases
 
 	// Runner, if not nil, is called by Flush to run a batch. It returns false if the batch goes on
-	// without the IO, after Copy or Detach; the client's operations are then queued until Settle.
+	// without the IO, after Copy or Detach. Until Settle, operations that would be queued for the
+	// client fail with ErrWait.
 	Runner func(*Batch) bool
 
 	anonymous Client    // of regions whose domain has no Client
@@ -80,17 +81,21 @@ func (io *IO) Read(r *Region, addr uint64, n int) ([]byte, error) {
 
 // QueueRead queues a read of n bytes, at least one, of a region whose memory can only be copied,
 // after all operations that were queued for its client before. Errors are those of Read, ErrArena
-// if there is no room until the next Epoch, and ErrReadSize if there never is.
+// if there is no room until the next Epoch, ErrReadSize if there never is, and ErrWait.
 func (io *IO) QueueRead(rd *Read, r *Region, addr uint64, n int) error {
 	if err := io.check(r, addr, n, 0); err != nil {
 		return err
+	}
+	c := io.clientOf(r)
+	if c.running != nil {
+		return ErrWait
 	}
 	p, err := io.arena.take(n)
 	if err != nil {
 		return err
 	}
 	*rd = Read{region: r, addr: addr, p: p}
-	b := io.queue(io.clientOf(r))
+	b := io.queue(c)
 	b.reads = append(b.reads, rd)
 	b.ops = append(b.ops, op{kind: opRead, region: r, addr: r.process.base + r.offset(addr), p: p, read: rd})
 	return nil
@@ -119,6 +124,10 @@ func (io *IO) Write(tag any, r *Region, addr uint64, p []byte, last bool) {
 	off := r.offset(addr)
 	if r.process != nil {
 		b := io.queue(io.clientOf(r))
+		if b == nil {
+			io.fail(tag, ErrWait)
+			return
+		}
 		b.ops = append(b.ops, op{kind: opWrite, tag: tag, region: r, addr: r.process.base + off, p: p, last: last})
 		return
 	}
@@ -133,6 +142,10 @@ func (io *IO) Write(tag any, r *Region, addr uint64, p []byte, last bool) {
 	}
 	if c := io.clientOf(r); c.hasQueued(tag) { // the message is scattered over both kinds of memory
 		b := io.queue(c)
+		if b == nil {
+			io.fail(tag, ErrWait)
+			return
+		}
 		b.ops = append(b.ops, op{kind: opPlace, tag: tag, region: r, p: p, operands: b.operands(operands{place: v})})
 		return
 	}

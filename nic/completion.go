@@ -82,7 +82,13 @@ func (e *Engine) settle() {
 }
 
 // atomicDone passes the result of an atomic operation to the queue pair that replies with it.
-func atomicDone(tag any, id, original uint64) { tag.(*transport.Writer).QP.AtomicDone(id, original) }
+func atomicDone(tag any, id, original uint64) {
+	t := tag.(*transport.Writer).QP
+	t.AtomicDone(id, original)
+	if q := t.UserData().(*QP); q.ctx != nil {
+		q.device.tx.activate(q)
+	}
+}
 
 // writeFailed fails the queue pair one of whose writes failed after the transport had accepted the
 // data.

@@ -146,6 +146,9 @@ func (c *Context) CloseSome(n int) bool {
 	d.engine.unwatchDoorbell(c)
 	d.tx.remove(c)
 	d.contexts = slices.DeleteFunc(d.contexts, func(o *Context) bool { return o == c })
+	if c.hold != nil {
+		d.engine.abandon(c.hold)
+	}
 	return true
 }
 

@@ -56,3 +56,11 @@ const MaxCopiers = maxCopiers
 
 // TakeOvers returns how often another thread became the engine's.
 func (e *Engine) TakeOvers() int { return int(e.watchdog.taken.Load()) }
+
+// UseCopiers makes the memory of a user count as slow, with n threads that copy for it.
+func (e *Engine) UseCopiers(uid uint32, n int) { e.noteSlow(uid).copiers = n }
+
+// Holds returns how many contexts wait for their memory, and Waiting how many batches of a user
+// wait for a thread.
+func (e *Engine) Holds() int             { return len(e.holds) }
+func (e *Engine) Waiting(uid uint32) int { return len(e.slow[uid].waiting) }

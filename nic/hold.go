@@ -211,7 +211,7 @@ func (e *Engine) waitsFor(uid uint32) bool {
 
 // copyElsewhere lets another thread run a batch, or the batch wait for one.
 func (e *Engine) copyElsewhere(u *slowUser, h *hold) {
-	if u.copiers == maxCopiers {
+	if u.copiers >= maxCopiers {
 		u.waiting = append(u.waiting, h)
 		return
 	}
@@ -233,12 +233,20 @@ func (e *Engine) copied(u *slowUser, h *hold, slow bool) {
 	for len(u.waiting) > 0 && u.copiers < maxCopiers && !e.ended {
 		next := u.waiting[0]
 		u.waiting = u.waiting[1:]
-		if next.ctx.closed {
-			e.release(next)
-			continue
-		}
 		e.copyElsewhere(u, next)
 	}
+	e.release(h)
+}
+
+// abandon ends the wait of a batch for a thread: its context is closed. No region of it is left, so
+// that all operations fail without a system call.
+func (e *Engine) abandon(h *hold) {
+	u := e.slow[h.ctx.opt.UID]
+	if u == nil || !slices.Contains(u.waiting, h) {
+		return
+	}
+	u.waiting = remove(u.waiting, h)
+	h.batch.Run()
 	e.release(h)
 }
 

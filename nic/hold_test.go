@@ -268,3 +268,50 @@ func TestXRCTargetWaitsForMemoryOfItsDomain(t *testing.T) {
 		}
 	}
 }
+
+// Threads of a user may never return. A client that waits for one and leaves, leaves nothing.
+func TestBatchThatWaitsForAThreadEndsWithItsClient(t *testing.T) {
+	for _, copiers := range []int{nic.MaxCopiers, nic.MaxCopiers + 1} {
+		w := newTestFabric(t)
+		x, y := w.clientOf(w.nic(1), nic.ContextOptions{UID: 1000}).qp(smallCaps), w.client(w.nic(2)).qp(smallCaps)
+		x.connect(1024, y)
+		y.connect(1024, x)
+		x.useCopiedMemory()
+		w.engine.UseCopiers(1000, copiers)
+		y.mem[0] = 7
+		y.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: x.mr.RKey(), SGEs: y.sge(0, 8)})
+		w.run(1e6)
+		if w.engine.Holds() != 1 || w.engine.Waiting(1000) != 1 {
+			t.Fatalf("%d threads: %d contexts held, %d batches wait", copiers, w.engine.Holds(), w.engine.Waiting(1000))
+		}
+		w.run(2 * nic.MemoryDeadline)
+		if !x.Context.Closed() || w.engine.Holds() != 0 || w.engine.Waiting(1000) != 0 || x.mem[0] != 0 {
+			t.Errorf("%d threads: closed %v, %d contexts held, %d batches wait, memory %v", copiers,
+				x.Context.Closed(), w.engine.Holds(), w.engine.Waiting(1000), x.mem[0])
+		}
+	}
+}
+
+// A queue pair of another client has accepted an atomic operation in memory that takes long, and
+// its client leaves: the engine sleeps until the result is there.
+func TestEngineSleepsWhileAtomicWaitsForClientThatLeft(t *testing.T) {
+	w := newTestFabric(t)
+	a, d := w.client(w.nic(1)), w.nic(2)
+	b, c := w.client(d), w.client(d)
+	ini, _ := xpair(a, b, b.domain())
+	s := c.xsrq(c.domain())
+	c.useCopiedMemory()
+	block := &blocked{testFabric: w}
+	w.engine.BlockMemory(c.Context, func(one nic.Batch) { block.batches = append(block.batches, one) })
+	ini.post(transport.SendWR{ID: 1, Opcode: ib.WRAtomicFetchAndAdd, RemoteSRQ: s.Number(), RKey: c.mr.RKey(),
+		SGEs: a.sge(0, 8), CompareAdd: 1})
+	w.run(1e6)
+	block.one()
+	c.Context.Close()
+	w.step() // fails if the engine stays busy
+	block.one().Return()
+	w.run(1e9)
+	if l := a.cq.PollAll(); len(l) != 1 {
+		t.Errorf("completions %+v", l)
+	}
+}

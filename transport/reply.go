@@ -143,6 +143,9 @@ func (q *QP) reply(e *Env) (more bool) {
 		var full bool
 		switch a.kind {
 		case packet.KindCompareSwap, packet.KindFetchAdd:
+			if a.waiting {
+				return false // until AtomicDone
+			}
 			full = q.replyAtomic(e, a)
 		default:
 			full = q.replyRead(e, a) // no payload for FLUSH and ATOMIC WRITE
@@ -266,9 +269,6 @@ func readResponseOpcode(first, last bool) packet.Opcode {
 }
 
 func (q *QP) replyAtomic(e *Env, a *response) (full bool) {
-	if a.waiting {
-		return true
-	}
 	tx := e.Sink.Packet(q)
 	if tx == nil {
 		return true
