@@ -125,7 +125,12 @@ func (e *Engine) stageDeferred() {
 	kept := p.deferred[:0]
 	for i := range p.deferred {
 		d := &p.deferred[i]
-		if d.held() {
+		if d.cq.ctx != nil && d.cq.ctx.hold != nil {
+			h := d.cq.ctx.hold
+			h.deferred = append(h.deferred, *d)
+			continue
+		}
+		if d.q.ctx != nil && d.q.held() {
 			kept = append(kept, *d)
 			continue
 		}

@@ -64,3 +64,6 @@ func (e *Engine) UseCopiers(uid uint32, n int) { e.noteSlow(uid).copiers = n }
 // wait for a thread.
 func (e *Engine) Holds() int             { return len(e.holds) }
 func (e *Engine) Waiting(uid uint32) int { return len(e.slow[uid].waiting) }
+
+// Deferred returns how many completions each flush looks at.
+func (e *Engine) Deferred() int { return len(e.completions.deferred) }

@@ -50,6 +50,9 @@ type hold struct {
 	// XRC domains of ctx. Their target queue pairs wait as well, those of any context, because they
 	// access the memory of ctx.
 	domains []*domain
+
+	// Completions for CQs of ctx. They may be many, and every step goes through Engine.completions.
+	deferred []deferred
 }
 
 // A slowUser is a user whose memory took long.
@@ -62,11 +65,6 @@ type slowUser struct {
 // held reports whether q waits for the memory of a client.
 func (q *QP) held() bool {
 	return q.ctx.hold != nil || q.init.Type == ib.QPTypeXRCRecv && q.init.XRCD.domain.holds > 0
-}
-
-// held reports whether d has to wait for the memory of a client.
-func (d *deferred) held() bool {
-	return d.q.ctx != nil && d.q.held() || d.cq.ctx != nil && d.cq.ctx.hold != nil
 }
 
 // hold holds the context of a batch.
@@ -93,6 +91,7 @@ func (h *hold) include(s *SRQ) {
 func (e *Engine) release(h *hold) {
 	e.io.Settle(h.batch)
 	h.ctx.hold = nil
+	e.completions.deferred = append(h.deferred, e.completions.deferred...)
 	e.holds = remove(e.holds, h)
 	if e.ended {
 		return

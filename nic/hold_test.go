@@ -315,3 +315,36 @@ func TestEngineSleepsWhileAtomicWaitsForClientThatLeft(t *testing.T) {
 		t.Errorf("completions %+v", l)
 	}
 }
+
+// A client may have many completions that wait for its memory. They cost the steps nothing.
+func TestCompletionsThatWaitForMemoryAreApart(t *testing.T) {
+	w := newTestFabric(t)
+	x, y := pair(w, 1024)
+	for i := range 20 { // y has no receives: nothing completes
+		x.post(transport.SendWR{ID: uint64(i), Opcode: ib.WRSend, SGEs: x.sge(0, 8)})
+	}
+	for range 100 {
+		w.now++
+		w.engine.Step(w.now)
+	}
+	x.useCopiedMemory()
+	other := x.client.qp(smallCaps)
+	far := w.client(y.Device).qp(smallCaps)
+	other.connect(1024, far)
+	far.connect(1024, other)
+	b := w.block(other)
+	other.post(transport.SendWR{ID: 99, Opcode: ib.WRRDMAWrite, RKey: far.mr.RKey(), SGEs: other.sge(0, 8)})
+	w.run(1e6)
+	b.one()
+	check(t, x.SetState(ib.QPSErr))
+	w.run(1e6)
+	if n := w.engine.Deferred(); n != 0 || x.cq.Len() != 0 {
+		t.Errorf("%d completions deferred, %d published", n, x.cq.Len())
+	}
+	b.one().Return()
+	w.run(1e6)
+	for i := range 20 {
+		x.want(uint64(i), ib.WCWRFlushErr, 0)
+	}
+	x.want(99, ib.WCSuccess, ib.WCRDMAWrite)
+}
