@@ -61,6 +61,7 @@ type Context struct {
 	schedule schedule
 	client   mrtable.Client // owns the memory of its regions
 	hold     *hold          // not nil while that memory takes long
+	kept     int            // bytes of the frames that are kept for its queue pairs
 
 	fatal   error // why the engine will close the context at the end of the step
 	closing bool  // some of its objects are destroyed
@@ -140,8 +141,10 @@ func (c *Context) CloseSome(n int) bool {
 		return false
 	}
 	c.closed = true
+	d.forgetKept(c)
 	if c.hold != nil {
 		c.hold.freeDomains()
+		d.engine.deliverKept()
 	}
 	d.engine.unwatchDoorbell(c)
 	d.tx.remove(c)

@@ -47,6 +47,7 @@ type Device struct {
 	rx           rxState
 	tx           txState
 	gsi          gsi
+	kept         []*keptFrame // for queue pairs that are held, in order
 	timers       timerHeap
 	drainedAt    int64 // on the clock of the timers: when the last step began that emptied the link
 

@@ -68,6 +68,7 @@ type Engine struct {
 	breached    []*Context    // to be closed at the end of the step
 
 	holds     []*hold              // contexts whose memory takes long
+	kept      int                  // bytes of the frames that are kept for them
 	slow      map[uint32]*slowUser // by user ID
 	watchdog  watchdog
 	resumable bool // another thread may take the engine over now

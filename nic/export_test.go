@@ -67,3 +67,9 @@ func (e *Engine) Waiting(uid uint32) int { return len(e.slow[uid].waiting) }
 
 // Deferred returns how many completions each flush looks at.
 func (e *Engine) Deferred() int { return len(e.completions.deferred) }
+
+// MaxKept is maxKept.
+const MaxKept = maxKept
+
+// Kept returns how many bytes are kept for clients that are held.
+func (e *Engine) Kept() int { return e.kept }

@@ -17,9 +17,9 @@ import (
 // thread that is in it, and the engine goes on with another thread (watchdog.go).
 //
 // Until the batch is done its context is held. Its queue pairs send nothing, take no work requests,
-// and have no timers; packets for them are dropped. Their completions wait. Control operations run,
-// and so the client may destroy its objects and leave. After memoryDeadline the engine closes the
-// context.
+// and have no timers; packets for them are kept (kept.go). Their completions wait. Control
+// operations run, and so the client may destroy its objects and leave. After memoryDeadline the
+// engine closes the context.
 //
 // A user with such memory costs the engine one delay: for some time afterwards, all copies for
 // clients of that user are left to other threads from the start.
@@ -101,6 +101,7 @@ func (e *Engine) release(h *hold) {
 		q.goOn()
 	}
 	e.settle()
+	e.deliverKept()
 }
 
 // freeDomains lets the target queue pairs of other contexts go on: the batch is done, or the SRQs

@@ -80,6 +80,10 @@ func (d *Device) receiveFrame(f *wire.RxFrame, g *packet.GRH) {
 		d.counters.Drop(reason)
 		return
 	}
+	if q.held() {
+		d.keep(q, f)
+		return
+	}
 	d.deliver(q)
 }
 

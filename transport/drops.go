@@ -33,7 +33,7 @@ const (
 	DropCNP                                 // congestion notification, which is not supported
 	DropLocalError                          // the QP failed while handling the packet
 	DropStaleResponse                       // reply to packets that the requester is about to retransmit
-	DropMemoryWait                          // the memory of the QP's client takes long
+	DropMemoryWait                          // the memory of the QP's client takes long, and too many packets wait
 	NumDropReasons
 )
 
