@@ -73,5 +73,6 @@
 // A client may map memory whose page faults are served in user space (FUSE; userfaultfd), or hold
 // the lock of its address space. A system call that accesses such memory may never return. Only
 // Batch.Run makes these calls, and it touches nothing else of the IO: the IO's owner may leave a
-// batch to the thread that is in it, and go on with other clients after Detach.
+// batch to the thread that is in it, and go on with other clients after Detach, or give it to
+// another thread after Copy. Until Settle, what would be queued for the batch's client is refused.
 package mrtable

@@ -6,7 +6,8 @@
 // # The itinerary of a message
 //
 //  1. PostSend copies a work request into the send queue (queue.go).
-//  2. Transmit runs the requester, which turns it into request packets (requester.go).
+//  2. Transmit runs the requester, which turns it into request packets (requester.go). Payload that
+//     only the kernel can copy is read between two calls of Transmit (readahead.go).
 //  3. Receive on the peer runs the responder, which checks each packet, accesses memory, takes
 //     receive work requests and queues the reply (responder.go).
 //  4. Transmit on the peer emits the replies (reply.go).
