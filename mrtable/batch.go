@@ -108,6 +108,7 @@ func (b *Batch) operands(v operands) int32 {
 	return int32(len(b.atomics) - 1)
 }
 
+// reset empties b. It does not write client, which a watchdog may read at any time.
 func (b *Batch) reset() {
 	clear(b.ops)
 	clear(b.atomics)
@@ -116,8 +117,8 @@ func (b *Batch) reset() {
 	clear(b.failed)
 	clear(b.results)
 	clear(b.pinned)
-	*b = Batch{client: b.client, ops: b.ops[:0], atomics: b.atomics[:0], reads: b.reads[:0], readsFailed: b.readsFailed[:0],
-		failed: b.failed[:0], results: b.results[:0], pinned: b.pinned[:0], local: b.local[:0], remote: b.remote[:0]}
+	b.ops, b.atomics, b.reads, b.pinned = b.ops[:0], b.atomics[:0], b.reads[:0], b.pinned[:0]
+	b.readsFailed, b.failed, b.results = b.readsFailed[:0], b.failed[:0], b.results[:0]
 }
 
 // Run carries out the operations. If one fails, the later ones with the same tag are dropped; all
