@@ -3,6 +3,7 @@ package nic_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"net/netip"
 	"sync/atomic"
 	"syscall"
@@ -402,5 +403,57 @@ func TestDatagramsDoNotAllocate(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(50, round); n != 0 {
 		t.Errorf("%v allocations per round", n)
+	}
+}
+
+// A wideLink takes batches that are longer than a send ring of 128 slots.
+type wideLink struct{ wire.Link }
+
+func (l wideLink) Capabilities() wire.Capabilities {
+	c := l.Link.Capabilities()
+	c.MaxBatch = 256
+	return c
+}
+
+// A slot of the send ring is free as soon as its datagram is in a frame, and the client may post
+// while the engine transmits. The inline data of a frame that has not left stays as it was.
+func TestInlineDataIsKeptUntilTheFrameHasLeft(t *testing.T) {
+	const messages = 20_000
+	w := newTestFabric(t)
+	c, d := w.client(w.nic(1, func(l wire.Link) wire.Link { return wideLink{l} })), w.client(w.nic(2))
+	caps := nic.Caps{MaxSendWR: 128, MaxRecvWR: 4096, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64}
+	c.cq, d.cq = c.newCQ(1<<15), d.newCQ(1<<15)
+	a, b := c.qpOf(ib.QPTypeUC, caps), d.qpOf(ib.QPTypeUC, caps)
+	a.connect(1024, b)
+	b.connect(1024, a)
+	for range caps.MaxSendWR { // only the data differ
+		a.PutSend(&transport.SendWR{Opcode: ib.WRSend, Flags: ib.SendInline, Inline: make([]byte, 4)})
+	}
+	producer, consumer := nictest.Word(a.SendRing, abi.RingProducer), nictest.Word(a.SendRing, abi.RingConsumer)
+	slots := uint32(caps.MaxSendWR)
+	slotSize := uint32(abi.SendSlotSize(a.Caps().MaxSendSGE, a.Caps().MaxInline))
+	go func() {
+		for i := uint32(0); i < messages; a.RingDoorbell() {
+			for ; i < messages && i-atomic.LoadUint32(consumer) < slots; i++ {
+				data := abi.RingSlots + i%slots*slotSize + uint32(abi.SendWQESize)
+				atomic.StoreUint32(nictest.Word(a.SendRing, int(data)), i+1)
+				atomic.StoreUint32(producer, i+1)
+			}
+		}
+	}()
+	next, last := 0, uint32(0)
+	for last < messages && !t.Failed() {
+		for ; b.Recv.Room() > 0; next++ {
+			b.recv(uint64(next%4096), b.sge(next%4096*4, 4))
+		}
+		w.now++
+		w.engine.Step(w.now)
+		for _, r := range b.cq.PollAll() {
+			got := binary.NativeEndian.Uint32(b.mem[r.WRID*4:])
+			if got != last+1 {
+				t.Errorf("message %d arrived as %d", last+1, got)
+			}
+			last++
+		}
 	}
 }

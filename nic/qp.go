@@ -87,6 +87,9 @@ type QP struct {
 	sqDone    uint32 // WQEs that are complete: the consumer index
 	recv      recvQueue
 
+	fetchStep  uint64 // step of the last fetch of WQEs,
+	fetchFirst uint32 // and sqFetched at its beginning
+
 	groups    []GID      // multicast groups that it is attached to
 	path      *wire.Path // RC, UC, XRC
 	av        AddressVector
