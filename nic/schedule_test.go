@@ -214,6 +214,48 @@ func TestACKOvertakesDataOfOtherQueuePairs(t *testing.T) {
 	}
 }
 
+// The same while responses of another queue pair, which waited behind, are discarded because their
+// requester has requested them again.
+func TestACKDoesNotOvertakeAfterResponsesAreDiscarded(t *testing.T) {
+	w := newTestFabric(t)
+	y, tap := w.tapped(2)
+	a, b := w.client(w.nic(1)), w.client(y)
+	first, _ := connected(a, b, smallCaps)
+	second, far := a.qp(smallCaps), b.qp(smallCaps)
+	short := attrs(4096, far)
+	short.Timeout = 9 // 2.1 ms
+	second.connectWith(short)
+	far.connect(4096, second)
+	tap.limit = 0
+	first.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMARead, RKey: b.mr.RKey(), SGEs: a.sge(0, 4*4096)})
+	second.post(transport.SendWR{ID: 2, Opcode: ib.WRRDMARead, RKey: b.mr.RKey(), SGEs: a.sge(0, 10*4096)})
+	w.step1()
+	w.step1()
+	for a.Device.Counters().LocalACKTimeout == 0 {
+		w.now += 1e5
+		w.engine.Step(w.now)
+	}
+	w.step1()
+	w.step1()
+	first.post(transport.SendWR{ID: 3, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 64)})
+	w.step1()
+	w.step1()
+	tap.limit = -1
+	w.run(1e6)
+	i := 0
+	for _, h := range tap.sent {
+		if h.DestQP == first.QPN() {
+			if h.Opcode.Info().Kind == packet.KindAck != (i == 4) {
+				t.Errorf("frame %d of the queue pair is %v", i, h.Opcode)
+			}
+			i++
+		}
+	}
+	if c := a.Device.Counters(); i != 5 || c.ImpliedNAK != 0 || len(tap.sent) != 15 {
+		t.Errorf("%d frames of the queue pair, %d of both, %d implied NAKs", i, len(tap.sent), c.ImpliedNAK)
+	}
+}
+
 // 64 queue pairs request more atomic operations than the link can carry responses for.
 func TestRepliesDoNotKeepRequestsFromBeingSent(t *testing.T) {
 	w := newTestFabric(t)

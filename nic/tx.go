@@ -48,7 +48,7 @@ type frameBatch struct {
 	frames []wire.TxFrame
 	sent   int    // frames[:sent] were accepted by the link
 	filled int    // frames[sent:filled] wait for the link
-	taken  uint64 // frames that were accepted or discarded
+	taken  uint64 // frames that the link accepted, or did not for txStall
 }
 
 func (b *frameBatch) empty() bool { return b.sent == b.filled }
@@ -202,8 +202,7 @@ func (t *txState) discardResponses(path *wire.Path, destQPN, psn, n uint32) {
 		}
 		kept++
 	}
-	b.taken += uint64(b.filled - kept)
-	b.filled = kept
+	b.filled = kept // taken does not count these: other queue pairs may have frames before them
 }
 
 // send passes the waiting frames to the link, and keeps those that it does not accept.
