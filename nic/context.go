@@ -144,7 +144,7 @@ func (c *Context) CloseSome(n int) bool {
 	d.forgetKept(c)
 	if c.hold != nil {
 		c.hold.freeDomains()
-		d.engine.deliverKept()
+		d.engine.released = true
 	}
 	d.engine.unwatchDoorbell(c)
 	d.tx.remove(c)

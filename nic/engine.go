@@ -69,6 +69,7 @@ type Engine struct {
 
 	holds     []*hold              // contexts whose memory takes long
 	kept      int                  // bytes of the frames that are kept for them
+	released  bool                 // the next step delivers kept frames
 	slow      map[uint32]*slowUser // by user ID
 	watchdog  watchdog
 	resumable bool // another thread may take the engine over now
@@ -153,6 +154,7 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	}
 	e.expireHolds()
 	e.resumable = true
+	e.deliverKept()
 	drained := true
 	for _, d := range e.devices {
 		n, all := d.receive()

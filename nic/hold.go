@@ -101,7 +101,7 @@ func (e *Engine) release(h *hold) {
 		q.goOn()
 	}
 	e.settle()
-	e.deliverKept()
+	e.released = true
 }
 
 // freeDomains lets the target queue pairs of other contexts go on: the batch is done, or the SRQs

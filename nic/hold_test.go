@@ -139,6 +139,44 @@ func TestPacketsForMemoryThatWaitsAreKept(t *testing.T) {
 	}
 }
 
+// The end of one batch must not publish what waits for the copies of another one.
+func TestKeptMessagesAreInMemoryBeforeTheirCompletions(t *testing.T) {
+	w := newTestFabric(t)
+	x, y := pair(w, 1024)
+	v, z := victims(w)
+	y.useCopiedMemory()
+	z.useCopiedMemory()
+	for i := range byte(2) {
+		y.recv(uint64(i), y.sge(int(i)*100, 100))
+	}
+	b := w.block(y)
+	x.post(transport.SendWR{ID: 1, Opcode: ib.WRSend, SGEs: x.sge(0, 100)})
+	w.run(1e6)
+	x.mem[200] = 7
+	x.post(transport.SendWR{ID: 2, Opcode: ib.WRSend, SGEs: x.sge(200, 100)}) // is kept
+	w.run(1e6)
+	other := w.block(z)
+	v.post(transport.SendWR{ID: 3, Opcode: ib.WRRDMAWrite, RKey: z.mr.RKey(), SGEs: v.sge(0, 100)})
+	w.run(1e6)
+
+	b.one().Return()
+	other.one().Return()
+	received := 0
+	for range 100 {
+		for _, c := range y.cq.PollAll() {
+			received++
+			if c.Status != ib.WCSuccess || c.WRID == 1 && y.mem[100] != 7 {
+				t.Errorf("completion %+v, memory %v", c, y.mem[100:104])
+			}
+		}
+		w.now++
+		w.engine.Step(w.now)
+	}
+	if received != 2 {
+		t.Errorf("%d messages received, want 2", received)
+	}
+}
+
 // A client for which too much waits loses packets, and its peer retransmits them.
 func TestKeptPacketsAreBounded(t *testing.T) {
 	w := newTestFabric(t)

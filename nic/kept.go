@@ -46,9 +46,13 @@ func (d *Device) keep(q *QP, f *wire.RxFrame) {
 	d.kept = append(d.kept, k)
 }
 
-// deliverKept receives the frames that were kept. Those for queue pairs that are still held are
-// kept again.
+// deliverKept receives the frames that were kept, after a release and before newer ones. Those for
+// queue pairs that are still held are kept again.
 func (e *Engine) deliverKept() {
+	if !e.released {
+		return
+	}
+	e.released = false
 	for _, d := range e.devices {
 		frames := d.kept
 		d.kept = nil
@@ -57,6 +61,7 @@ func (e *Engine) deliverKept() {
 			d.receiveFrame(&k.frame, &k.grh)
 		}
 	}
+	e.flush()
 }
 
 // forgetKept drops what is kept for a client that leaves.
