@@ -10,6 +10,7 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/mrtable"
+	"softroce/packet"
 )
 
 // useCopiedMemory gives s memory that must be copied, like that of another process, with room for
@@ -88,6 +89,25 @@ func TestReadAheadOfManyMessagesIsOneBatch(t *testing.T) {
 		if batches != 1 || !bytes.Equal(a.mem[:1000], b.mem[:1000]) {
 			t.Errorf("operation %d: 10 messages in %d batches", op, batches)
 		}
+	}
+}
+
+// The memory of a client may take so long that packets arrive between reading and sending. What was
+// read for a repeated READ must not be sent as the response to a later one.
+func TestReadAheadIsDiscardedWhenPacketsArrive(t *testing.T) {
+	o := defaults
+	o.rdAtomic = 1
+	_, b := connect(t, o)
+	b.useCopiedMemory(1 << 20)
+	b.request(packet.ReadRequest, o.psn, 0, reth(sideBase, 8))
+	b.transmit()
+	b.request(packet.ReadRequest, o.psn, 0, reth(sideBase, 8)) // repeated
+	b.flush()
+	b.mem[0], b.out = 9, nil
+	b.request(packet.ReadRequest, packet.PSNAdd(o.psn, 1), 0, reth(sideBase, 8))
+	b.transmit()
+	if len(b.out) != 1 || b.out[0].Payload[0][0] != 9 {
+		t.Errorf("%d packets, the first with %v; want one with 9", len(b.out), b.out[0].Payload)
 	}
 }
 

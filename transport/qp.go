@@ -196,6 +196,7 @@ func (q *QP) Receive(e *Env, p *RxPacket) {
 	c := q.cfg.Counters
 	in := p.Opcode.Info()
 	c.RxOpcode[p.Opcode]++
+	q.discardReads()
 	switch {
 	case in.Service != q.cfg.Service || in.Request && q.cfg.Role == Initiator || !in.Request && q.cfg.Role == Target:
 		c.Drop(DropService)

@@ -40,6 +40,14 @@ func (a *readAhead) discard() {
 	a.n, a.next = 0, 0
 }
 
+// discardReads forgets what both sides have read and not sent. The memory of a client may take so
+// long that packets arrive between the two passes. These change what is to be sent, and the memory:
+// a later READ of the same address must not find what an earlier one has read.
+func (q *QP) discardReads() {
+	q.req.ahead.discard()
+	q.resp.ahead.discard()
+}
+
 // take returns the bytes of a region at addr if they were read.
 func (a *readAhead) take(r *mrtable.Region, addr uint64) (b []byte, ok bool, err error) {
 	if a.packets > 0 || a.next == a.n || !a.reads[a.next].Done() {

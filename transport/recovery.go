@@ -168,6 +168,7 @@ func (q *QP) Expire(e *Env) {
 	if r.deadline == 0 || e.Now < r.deadline {
 		return
 	}
+	q.discardReads()
 	r.deadline = 0
 	if q.state != ib.QPSRTS && q.state != ib.QPSSQD || r.una == r.next {
 		return
