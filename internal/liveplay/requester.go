@@ -100,8 +100,24 @@ func (p *requesterPlayer) step(s *replay.Step) error {
 	if err := p.bind(s); err != nil {
 		return err
 	}
+	p.awaitResponses(s)
 	p.noteSent(s)
 	return p.send(s)
+}
+
+// awaitResponses waits for the responses to READs and atomics before one of them is repeated, and
+// to repeated ones before anything else is sent: a responder may send pending responses in the
+// order of their PSNs, and answer a request once that arrives twice before its response leaves.
+func (p *requesterPlayer) awaitResponses(s *replay.Step) {
+	repeated := s.PSN < p.sentEnd && s.Header.Opcode.Info().Kind.HasOwnResponse()
+	if repeated || p.repeating {
+		p.linger(responseWait, func() bool { return len(p.responses) == 0 })
+		clear(p.responses)
+	}
+	p.repeating = repeated
+	if repeated || s.Accepted && s.Header.Opcode.Info().Kind.HasOwnResponse() {
+		p.responses[s.End-1] = true
+	}
 }
 
 // send sends a packet.

@@ -14,6 +14,7 @@ const (
 	firstTimeout   = 100 * time.Millisecond // for a reply, before the first retransmission; doubled each time
 	maxRetransmits = 6                      // retransmissions without a reply
 	nakWait        = 100 * time.Millisecond // for a NAK that may be lost
+	responseWait   = 100 * time.Millisecond // for a response that may be lost, before its request is repeated
 	rnrWait        = 2 * time.Second        // for an RNR NAK before receives are posted, or for the longest RNR timer and some more
 	ackWait        = 300 * time.Millisecond // for as many requests as were captured before an ACK
 	pollInterval   = 20 * time.Millisecond  // between polls for completions
@@ -45,6 +46,8 @@ type requesterProgress struct {
 	seen       map[int64]bool         // PSNs of the responses to unanswered READs and atomics that have arrived
 	acked      int64                  // everything before this PSN is acknowledged
 	consumed   int                    // receives that messages before acked consumed
+	responses  map[int64]bool         // READs and atomics that were sent and are not answered, by last PSN
+	repeating  bool                   // the last step repeated one of them
 	open       []*replay.Step         // steps that were sent and are to be accepted, from acked on
 
 	naks, rnrs int
@@ -55,7 +58,8 @@ type requesterProgress struct {
 }
 
 func (g *requesterProgress) init() {
-	g.accepted, g.seen, g.missing, g.lastNAK = map[int64]*replay.Step{}, map[int64]bool{}, -1, -1
+	g.accepted, g.seen, g.responses = map[int64]*replay.Step{}, map[int64]bool{}, map[int64]bool{}
+	g.missing, g.lastNAK = -1, -1
 }
 
 // noteSent records that a step is about to be sent.
@@ -81,6 +85,7 @@ func (p *requesterPlayer) reply(c *capture.Packet) {
 	psn := p.sentEnd + int64(packet.PSNDiff(c.BTH.PSN, p.psn(p.sentEnd)))
 	switch {
 	case in.Kind != packet.KindAck:
+		delete(p.responses, psn)
 		if p.isAwaited(psn) {
 			p.seen[psn], p.progressed = true, true
 		}

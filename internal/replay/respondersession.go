@@ -330,9 +330,13 @@ func (r *liveRequester) ignoresNAK(e, c *conversation.Transmission) bool {
 	return true
 }
 
+// minAdaptive is the least time, in nanoseconds, after which softroce retransmits without a NAK
+// before the timeout.
+const minAdaptive = 1e6
+
 // judgeTimeout judges a retransmission without a NAK: it must not precede the timeout. Requesters
 // with adaptive retransmission, as softroce, do not wait for it once they know how long recovery
-// from a loss takes.
+// from a loss takes. That may be before the replies show it.
 func (r *liveRequester) judgeTimeout(c *conversation.Transmission) {
 	l := r.session
 	una, _ := r.progress()
@@ -352,7 +356,7 @@ func (r *liveRequester) judgeTimeout(c *conversation.Transmission) {
 	case pause >= least-int64(l.Early):
 	case when(c)-began >= l.local()-int64(l.Early):
 		r.v.deviate(deviationTimer, c)
-	case r.recovery != 0 && pause > r.recovery:
+	case r.recovery != 0 && pause > r.recovery, r.followed > 0 && pause >= minAdaptive:
 		r.timeouts--
 		r.v.deviate(deviationAdaptive, c)
 	default:
