@@ -4,8 +4,8 @@ package transport
 // reason.
 type DropReason uint8
 
-// Drop reasons, in the order of the checks. Frames that are not RoCEv2 are dropped by the link and
-// counted under wire.Drop.
+// Drop reasons, roughly in the order of the checks (nic/rx.go). Frames that are not RoCEv2 are
+// dropped by the link and counted under wire.Drop.
 const (
 	DropTruncated         DropReason = iota // shorter than the headers of its opcode
 	DropOpcode                              // opcode not assigned
