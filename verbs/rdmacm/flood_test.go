@@ -154,8 +154,9 @@ func TestConnectInVLAN(t *testing.T) {
 			noError(t, id.ModifyQP(t.Context(), x.QP, verbs.QPSRTR, verbs.QPSRTS))
 			noError(t, id.Establish(t.Context()))
 			server.event(rdmacm.EventEstablished)
-			x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 7)})
+			x.Send(verbs.SendWR{Opcode: verbs.WRSend, SendFlags: verbs.SendSignaled, SGList: x.SGE(0, 7)})
 			y.Completion()
+			x.Completion() // the ACK has arrived
 			if n := tagged.Load(); n < 5 || untagged.Load() != 0 {
 				t.Errorf("%d tagged and %d untagged frames; want REQ, REP, RTU, a SEND and its ACK with tags", n, untagged.Load())
 			}
@@ -170,13 +171,12 @@ type tagCounter struct {
 }
 
 func (l *tagCounter) Send(now int64, batch []wire.TxFrame) (int, error) {
-	n, err := l.Link.Send(now, batch)
-	for i := range batch[:n] {
+	for i := range batch { // before a peer can have it
 		if batch[i].Path.VLAN == 7 {
 			l.tagged.Add(1)
 		} else {
 			l.untagged.Add(1)
 		}
 	}
-	return n, err
+	return l.Link.Send(now, batch)
 }
