@@ -93,7 +93,7 @@ var attackTests = []struct {
 // the daemon must hold what it held before.
 func TestAttacksStopNoOtherClient(t *testing.T) {
 	harness.NeedRoot(t, "processes of other users")
-	harness.LocalPrograms.Acquire(t)
+	// Not parallel: attacks take the processors that the guests of other tests need.
 	daemon, socket := startSharedDaemon(t)
 	v := startVictim(t, socket)
 	for _, a := range attackTests {
