@@ -49,7 +49,7 @@ func Main(m *testing.M) int {
 	defer func() {
 		for _, l := range labs {
 			if status != 0 {
-				fmt.Fprint(os.Stderr, l.Consoles())
+				saveConsoles(l)
 			}
 			if err := l.Down(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
@@ -58,6 +58,20 @@ func Main(m *testing.M) int {
 	}()
 	status = m.Run()
 	return status
+}
+
+// saveConsoles copies the guests' consoles, which show why a guest has crashed, to files that stay,
+// and prints their names.
+func saveConsoles(l *rxelab.Lab) {
+	dir, err := os.MkdirTemp("", "softroce-consoles-")
+	if err == nil {
+		err = l.SaveConsoles(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "saving the consoles of guests:", err)
+		return
+	}
+	fmt.Fprintln(os.Stderr, "consoles of the guests are in", dir)
 }
 
 // WorkDir is a folder that lasts as long as the test run, for what several tests use.

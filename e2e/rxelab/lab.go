@@ -123,19 +123,23 @@ func (l *Lab) Down() error {
 	return err
 }
 
-// Consoles returns the last 8 KiB of each guest's console, which show why a guest has crashed.
-func (l *Lab) Consoles() string {
+// SaveConsoles copies the file of each guest's console into a folder.
+func (l *Lab) SaveConsoles(dir string) error {
 	state := os.Getenv("RXELAB_STATE")
 	if state == "" {
 		state = filepath.Join(os.TempDir(), "rxelab-"+l.name)
 	}
-	var all strings.Builder
 	for n := range l.Guests {
 		name := fmt.Sprintf("vm%d.console", n+1)
-		text := readFile(filepath.Join(state, name))
-		fmt.Fprintf(&all, "%s %s:\n%s\n", l.name, name, text[max(0, len(text)-8<<10):])
+		text, err := os.ReadFile(filepath.Join(state, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, l.name+"-"+name), text, 0o644)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return all.String()
+	return nil
 }
 
 // EmuNamespace is where the NIC under test runs. It contains Interface, or in a Dgram lab the

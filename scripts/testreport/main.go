@@ -1,4 +1,5 @@
-// Testreport runs `go test` and then lists the skipped tests with the reasons.
+// Testreport runs `go test` and then lists the tests that were skipped, and those that failed, with
+// the reasons.
 //
 //	go run ./scripts/testreport [arguments of go test]
 //
@@ -22,11 +23,12 @@ import (
 
 // An event is a line of go test -json (see go doc test2json).
 type event struct {
-	Action  string
-	Package string
-	Test    string
-	Elapsed float64 // seconds
-	Output  string
+	Action      string
+	Package     string
+	Test        string
+	Elapsed     float64 // seconds
+	Output      string
+	FailedBuild string // the package that did not build, if that is why this one failed
 }
 
 // A report collects the results of a run.
@@ -34,7 +36,14 @@ type report struct {
 	out    io.Writer
 	output map[string][]string // of tests and packages that have not ended
 	skips  []*skip
+	failed []failure
 	passed int
+}
+
+// A failure is a test that failed, or a package outside of its tests.
+type failure struct {
+	pkg, test string
+	reason    []string // lines
 }
 
 // A skip is the tests of a package that were skipped for one reason.
@@ -62,7 +71,7 @@ func run(args []string, ci bool) int {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
 		return 1
 	}
-	r := &report{out: os.Stdout, output: map[string][]string{}}
+	r := &report{out: printable{os.Stdout}, output: map[string][]string{}}
 	r.read(stdout)
 	status := 0
 	if err := cmd.Wait(); err != nil {
@@ -93,7 +102,6 @@ func (r *report) event(e event) {
 	case "output":
 		if e.Test == "" {
 			r.packageLine(e.Output)
-			return
 		}
 		r.output[key] = append(r.output[key], e.Output)
 	case "build-output":
@@ -103,6 +111,7 @@ func (r *report) event(e event) {
 		r.ended(e, key)
 		r.passed++
 	case "fail":
+		r.addFailure(e, key)
 		r.printOutput(e, key)
 		r.ended(e, key)
 	case "skip":
@@ -115,6 +124,7 @@ func (r *report) event(e event) {
 func (r *report) printOutput(e event, key string) {
 	keys := []string{key}
 	if e.Test == "" {
+		delete(r.output, key) // printed already
 		for k := range r.output {
 			if strings.HasPrefix(k, key) {
 				keys = append(keys, k)
@@ -192,6 +202,63 @@ func (r *report) addSkip(pkg, reason, test string) {
 	}
 }
 
+// maxReason is how many lines a reason may have, and how long they may be.
+const (
+	maxReason = 3
+	maxLine   = 200
+)
+
+// crash matches the first line of what the runtime prints before it ends the process.
+var crash = regexp.MustCompile(`^(panic: |fatal error: |WARNING: DATA RACE|SIG\w+: )`)
+
+// addFailure notes why a test or a package failed. A test or package that only failed because one
+// of its tests did has no reason of its own, and is not noted.
+func (r *report) addFailure(e event, key string) {
+	var crashed, logged, other []string
+	for _, s := range r.output[key] {
+		s = strings.TrimSpace(s)
+		switch {
+		case s == "" || strings.HasPrefix(s, "===") || strings.HasPrefix(s, "---") || strings.HasPrefix(s, "FAIL"):
+		case crash.MatchString(s):
+			crashed = append(crashed, s)
+		case logPosition.MatchString(s):
+			logged = append(logged, s)
+		default:
+			other = append(other, s)
+		}
+	}
+	f := failure{pkg: e.Package, test: e.Test, reason: crashed}
+	if len(f.reason) == 0 {
+		f.reason = logged
+	}
+	inside := slices.ContainsFunc(r.failed, func(o failure) bool {
+		return o.pkg == e.Package && (e.Test == "" || strings.HasPrefix(o.test, e.Test+"/"))
+	})
+	switch {
+	case len(f.reason) > 0:
+	case inside:
+		return
+	case e.FailedBuild != "":
+		f.reason = []string{"it does not build"}
+	case len(other) > 0:
+		f.reason = other
+	default:
+		f.reason = []string{"no reason was printed"}
+	}
+	f.reason = f.reason[:min(len(f.reason), maxReason)]
+	r.failed = append(r.failed, f)
+}
+
+// printable removes from what tests print the control characters that a terminal obeys.
+type printable struct{ to io.Writer }
+
+var controls = regexp.MustCompile(`\x1b(\[[0-9;?]*[ -/]*[@-~]|[^\[])|[\x00-\x08\x0b-\x1f\x7f]`)
+
+func (p printable) Write(b []byte) (int, error) {
+	_, err := p.to.Write(controls.ReplaceAll(b, nil))
+	return len(b), err
+}
+
 func (r *report) close(status int, ci bool) int {
 	if len(r.skips) > 0 {
 		fmt.Fprintln(r.out, "\nSkipped:")
@@ -201,6 +268,15 @@ func (r *report) close(status int, ci bool) int {
 		if ci {
 			fmt.Fprintln(r.out, "Tests must not be skipped where CI=true: this run has failed.")
 			status = 1
+		}
+	}
+	if len(r.failed) > 0 {
+		fmt.Fprintf(r.out, "\nFailed: %d\n", len(r.failed))
+		for _, f := range r.failed {
+			fmt.Fprintf(r.out, "  %s\n", strings.TrimSpace(f.pkg+" "+f.test))
+			for _, l := range f.reason {
+				fmt.Fprintf(r.out, "    %s\n", strings.ToValidUTF8(l[:min(len(l), maxLine)], ""))
+			}
 		}
 	}
 	if status == 0 && r.passed == 0 {
