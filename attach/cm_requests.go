@@ -62,7 +62,7 @@ func (c *conn) cmOpen(v *abi.CMOpenRequest, _ *control.Packet) (reply, error) {
 		return reply{}, errorf(syscall.EBUSY, "the connection manager is already open")
 	}
 	var err error
-	owner := cm.Owner{UID: c.peer.UID, Privileged: c.peer.privileged(), PID: c.peer.PID, Comm: c.comm}
+	owner := cm.Owner{Client: c.number, UID: c.peer.UID, Privileged: c.peer.privileged(), PID: c.peer.PID, Comm: c.comm}
 	c.server.cm.do(func() { c.session, err = c.server.cm.manager.Open(owner, abi.Text(v.Device[:])) })
 	if err == nil && c.session == nil {
 		err = errorf(syscall.ESHUTDOWN, "the daemon is shutting down")

@@ -25,6 +25,7 @@ type conn struct {
 	server *Server
 	sock   *net.UnixConn
 	peer   peer
+	number uint32 // by which snapshots name the client
 
 	ctx          context.Context // ends with the connection
 	cancel       context.CancelFunc
@@ -66,7 +67,7 @@ type conn struct {
 const maxSlowRequests = 64
 
 func newConn(s *Server, sock *net.UnixConn, p peer) *conn {
-	c := &conn{server: s, sock: sock, peer: p, doorbellFD: -1, slowSlots: make(chan struct{}, maxSlowRequests)}
+	c := &conn{server: s, number: s.lastClient.Add(1), sock: sock, peer: p, doorbellFD: -1, slowSlots: make(chan struct{}, maxSlowRequests)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.files, c.account = s.budget.registered(p.UID), account{budget: s.budget, uid: p.UID}
 	c.objects.account = &c.account
@@ -77,7 +78,7 @@ func newConn(s *Server, sock *net.UnixConn, p peer) *conn {
 
 // show updates what snapshots show of the connection. The caller holds the lock.
 func (c *conn) show() {
-	i := ClientInfo{PID: c.peer.PID, UID: c.peer.UID, Comm: c.comm}
+	i := ClientInfo{Client: c.number, PID: c.peer.PID, UID: c.peer.UID, Comm: c.comm}
 	if c.nic != nil {
 		i.Device = c.device.Name()
 	}

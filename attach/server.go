@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -124,6 +125,8 @@ type Server struct {
 	closed    bool
 	running   sync.WaitGroup // connections and accept loops
 	tree      sysfs.Tree
+
+	lastClient atomic.Uint32 // number of the last connection
 
 	pagesMu sync.Mutex // locked after a connection's mu
 	pages   map[pageID]*conn
@@ -322,6 +325,7 @@ type Snapshot struct {
 
 // ClientInfo describes a connection.
 type ClientInfo struct {
+	Client uint32 `json:"client"` // its number
 	PID    int    `json:"pid"`
 	UID    uint32 `json:"uid"`
 	Comm   string `json:"comm"`

@@ -56,8 +56,9 @@ func findAddress(n NIC, s station) (Address, bool) {
 // An Owner is the user of a session.
 type Owner struct {
 	UID        uint32
-	Privileged bool // may bind to ports below 1024
-	PID        int  // for operators
+	Privileged bool   // may bind to ports below 1024
+	Client     uint32 // for operators, as the following
+	PID        int
 	Comm       string
 }
 
@@ -229,16 +230,18 @@ func (m *Manager) AddressesChanged(n NIC) {
 
 // IDInfo is an identifier as an operator sees it.
 type IDInfo struct {
-	PortSpace string         `json:"port_space"`
-	State     string         `json:"state"`
-	Device    string         `json:"device,omitempty"`
-	Src       netip.AddrPort `json:"src"`
-	Dst       netip.AddrPort `json:"dst"`
-	QPN       uint32         `json:"qpn,omitempty"`
-	Handle    uint32         `json:"handle"`
+	Device    string         `json:"ifname,omitempty"`
+	Port      int            `json:"port,omitempty"` // of the device
+	Client    uint32         `json:"client"`
 	PID       int            `json:"pid"`
 	UID       uint32         `json:"uid"`
 	Comm      string         `json:"comm"`
+	Handle    uint32         `json:"cm_idn"` // unique among those of the client
+	PortSpace string         `json:"port_space"`
+	State     string         `json:"state"`
+	Src       netip.AddrPort `json:"src"`
+	Dst       netip.AddrPort `json:"dst"`
+	QPN       uint32         `json:"lqpn,omitempty"`
 }
 
 // IDs lists the identifiers of all sessions.
@@ -248,9 +251,9 @@ func (m *Manager) IDs() []IDInfo {
 		for _, h := range s.handles() {
 			id := s.ids[h]
 			i := IDInfo{PortSpace: id.ps.String(), State: id.state.String(), Src: id.src, Dst: id.dst, QPN: id.qpn,
-				Handle: h, PID: s.owner.PID, UID: s.owner.UID, Comm: s.owner.Comm}
+				Handle: h, Client: s.owner.Client, PID: s.owner.PID, UID: s.owner.UID, Comm: s.owner.Comm}
 			if id.nic != nil {
-				i.Device = id.nic.Name()
+				i.Device, i.Port = id.nic.Name(), 1
 			}
 			if id.conn != nil {
 				i.State = id.conn.State().String()

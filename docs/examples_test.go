@@ -53,6 +53,27 @@ func TestGoCodeInDocumentsRuns(t *testing.T) {
 	}
 }
 
+// The documents that say how to build name the version of Go that go.mod requires.
+func TestDocumentsNameTheRequiredGoVersion(t *testing.T) {
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^go (\d+\.\d+)\.`).FindSubmatch(mod)
+	if m == nil {
+		t.Fatal("go.mod names no version")
+	}
+	for _, d := range []string{"README.md", "docs/use/quickstart.md"} {
+		text, err := os.ReadFile(filepath.Join(root, d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := "Go " + string(m[1]) + " or later"; !strings.Contains(string(text), want) {
+			t.Errorf("%s does not say %q", d, want)
+		}
+	}
+}
+
 // unindent removes the indentation of each line: an example's body is indented, a document's is
 // not.
 func unindent(text string) string {

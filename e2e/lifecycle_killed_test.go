@@ -178,7 +178,8 @@ func runSurvivor(t *testing.T, socket string) (end func() error) {
 func awaitNoObjects(t *testing.T, socket string) {
 	t.Helper()
 	limit := time.Now().Add(harness.StartLimit)
-	for _, what := range show.Kinds() {
+	for _, kind := range show.Kinds() {
+		what := kind.Name
 		if slices.Contains([]string{"devices", "counters", "faults", "user"}, what) { // show is a client of a user
 			continue
 		}

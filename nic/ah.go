@@ -10,6 +10,7 @@ import (
 // An AH is an address handle: the destination of datagrams.
 type AH struct {
 	ctx    *Context
+	id     uint32
 	pd     *PD
 	number uint32
 	av     AddressVector
@@ -39,7 +40,7 @@ func (c *Context) CreateAH(p *PD, number uint32, av AddressVector) (*AH, error) 
 	if err != nil {
 		return nil, err
 	}
-	a := &AH{ctx: c, pd: p, number: number, av: av, path: path, paths: map[uint16]*wire.Path{}}
+	a := &AH{ctx: c, id: d.newID(), pd: p, number: number, av: av, path: path, paths: map[uint16]*wire.Path{}}
 	p.users++
 	c.ahs[number] = a
 	c.count.ahs++

@@ -16,7 +16,8 @@ type ContextOptions struct {
 	DoorbellFD int    // eventfd that the client writes when the engine sleeps; -1 for none
 	Limits     ContextLimits
 	Events     EventSink // may be nil
-	PID        int       // of the client, as shown by Snapshot
+	Client     uint32    // number of the client, as shown by Snapshot
+	PID        int       // of the client, likewise
 	UID        uint32    // user ID of the client
 	Comm       string
 

@@ -24,6 +24,7 @@ type CQConfig struct {
 // describes the states of a completion.
 type CQ struct {
 	ctx     *Context
+	id      uint32
 	ring    ring
 	bytes   int
 	onEvent func() // CQConfig.Notify
@@ -70,7 +71,7 @@ func (c *Context) CreateCQ(o CQConfig) (*CQ, error) {
 	if err := c.chargeRing(len(o.Ring)); err != nil {
 		return nil, err
 	}
-	q := &CQ{ctx: c, ring: r, bytes: len(o.Ring), onEvent: o.Notify,
+	q := &CQ{ctx: c, id: d.newID(), ring: r, bytes: len(o.Ring), onEvent: o.Notify,
 		armed: word(o.Ring, abi.CQArmed), events: word(o.Ring, abi.CQEvents)}
 	c.cqs = append(c.cqs, q)
 	c.count.cqs++

@@ -79,13 +79,13 @@ func (s *description) visit(n int) (done bool) {
 	out, o := &s.snapshot, s.owner
 	for n > 0 {
 		before := n
-		describe(&n, &s.pds, &out.PDs, func(p *PD) bool { return p.ctx != nil }, func(p *PD) PDInfo { return PDInfo{o, p.users} })
+		describe(&n, &s.pds, &out.PDs, func(p *PD) bool { return p.ctx != nil }, func(p *PD) PDInfo { return PDInfo{o, p.id, p.users} })
 		describe(&n, &s.mrs, &out.MRs, func(m *MR) bool { return m.ctx != nil }, func(m *MR) MRInfo {
-			return MRInfo{o, m.region.IOVA, m.region.Length, m.region.Access.String()}
+			return m.info(o)
 		})
 		describe(&n, &s.mws, &out.MWs, func(m *MW) bool { return m.ctx != nil }, func(m *MW) MWInfo { return m.info(o) })
 		describe(&n, &s.dms, &out.DMs, func(m *DM) bool { return m.ctx != nil }, func(m *DM) DMInfo {
-			return DMInfo{o, m.Length(), m.users}
+			return DMInfo{o, m.id, m.Length(), m.users}
 		})
 		describe(&n, &s.cqs, &out.CQs, func(q *CQ) bool { return q.ctx != nil }, func(q *CQ) CQInfo { return q.info(o) })
 		describe(&n, &s.srqs, &out.SRQs, func(q *SRQ) bool { return q.ctx != nil }, func(q *SRQ) SRQInfo { return q.info(o) })
@@ -142,7 +142,7 @@ func (s *description) open() bool {
 		if c.closed {
 			continue
 		}
-		s.owner = Owner{PID: c.opt.PID, Comm: c.opt.Comm, UID: c.opt.UID}
+		s.owner = Owner{Client: c.opt.Client, PID: c.opt.PID, UID: c.opt.UID, Comm: c.opt.Comm}
 		n := &c.count
 		s.snapshot.Contexts = append(s.snapshot.Contexts, ContextInfo{s.owner, n.pds, n.qps, n.cqs, n.mrs, n.mws, n.srqs, n.ahs, n.xrcds,
 			c.registered, c.ringBytes, len(c.dms), c.deviceMemory})
@@ -166,7 +166,19 @@ func (q *QP) info(o Owner) QPInfo {
 	i := QPInfo{
 		Owner: o, QPN: q.qpn, RemoteQPN: a.DestQPN, Type: q.init.Type.String(), State: a.State.String(),
 		PathMTU: a.PathMTU, PKey: a.PKey, SQPSN: a.SQPSN, RQPSN: a.RQPSN, SendPosted: int(q.sq.loadProducer() - q.sqDone),
-		Caps: q.init.Caps, SharedQueue: q.recv.shared,
+		Caps: q.init.Caps, QPCounters: q.t.Counters(),
+	}
+	if q.pd != nil {
+		i.PD = q.pd.id
+	}
+	if q.sendCQ != nil {
+		i.SendCQ = q.sendCQ.id
+	}
+	if q.recvCQ != nil {
+		i.RecvCQ = q.recvCQ.id
+	}
+	if q.srq != nil {
+		i.SRQ = q.srq.id
 	}
 	if a.State != ib.QPSReset && !q.recv.shared {
 		i.RecvPosted = int(min(q.recv.ring.loadProducer()-q.recv.ring.consumerIndex, q.recv.ring.size()))
@@ -177,17 +189,25 @@ func (q *QP) info(o Owner) QPInfo {
 	return i
 }
 
+func (m *MR) info(o Owner) MRInfo {
+	i := MRInfo{Owner: o, ID: m.id, PD: m.pd.id, IOVA: Address(m.region.IOVA), Length: m.region.Length, Access: m.region.Access.String()}
+	if m.dm != nil {
+		i.DM = m.dm.id
+	}
+	return i
+}
+
 func (q *CQ) info(o Owner) CQInfo {
 	return CQInfo{
-		Owner: o, Entries: q.Entries(), Waiting: int(min(q.published-q.ring.loadConsumer(), q.ring.size())),
+		Owner: o, ID: q.id, Entries: q.Entries(), Waiting: int(min(q.published-q.ring.loadConsumer(), q.ring.size())),
 		Users: q.users, Overrun: q.overrun, Notified: int(q.counted),
 	}
 }
 
 func (m *MW) info(o Owner) MWInfo {
-	i := MWInfo{Owner: o, Type: m.window.Type().String(), QPN: m.window.QPN()}
+	i := MWInfo{Owner: o, ID: m.id, PD: m.pd.id, Type: m.window.Type().String(), QPN: m.window.QPN()}
 	if r := m.window.Bound(); r != nil {
-		i.Bound, i.IOVA, i.Length, i.Access = true, r.IOVA, r.Length, r.Access.String()
+		i.Bound, i.IOVA, i.Length, i.Access = true, Address(r.IOVA), r.Length, r.Access.String()
 	}
 	return i
 }
@@ -195,12 +215,17 @@ func (m *MW) info(o Owner) MWInfo {
 func (s *SRQ) info(o Owner) SRQInfo {
 	r := s.ring
 	posted := int(min(r.loadProducer()-r.consumerIndex, r.size()))
-	return SRQInfo{o, int(r.size()), r.maxSGE, posted, r.limit, s.users, s.num}
+	i := SRQInfo{Owner: o, ID: s.id, PD: s.pd.id, Entries: int(r.size()), MaxSGE: r.maxSGE, Posted: posted, Limit: r.limit,
+		Users: s.users, Number: s.num}
+	if s.cq != nil {
+		i.CQ = s.cq.id
+	}
+	return i
 }
 
 func (a *AH) info(o Owner, context uint64) AHInfo {
 	p := a.path
-	return AHInfo{o, p.Src, p.Dst, p.VLAN, p.TClass, p.HopLimit, p.FlowLabel, context | uint64(a.number)}
+	return AHInfo{o, a.id, a.pd.id, p.Src, p.Dst, p.VLAN, p.TClass, p.HopLimit, p.FlowLabel, context | uint64(a.number)}
 }
 
 func (g *group) info(gid GID) GroupInfo {

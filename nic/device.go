@@ -40,6 +40,7 @@ type Device struct {
 	contexts []*Context
 	qps      qpTable
 	count    objects
+	lastID   uint32 // see newID
 
 	deviceMemory uint64 // bytes in use
 
@@ -58,6 +59,13 @@ type Device struct {
 
 // objects counts the objects of a device or a context.
 type objects struct{ qps, cqs, mrs, pds, ahs, srqs, attached, mws, xrcds int }
+
+// newID returns the number by which snapshots name a new object of a context. Unlike keys, the
+// numbers grant nothing, and unlike handles, they are unique in the device.
+func (d *Device) newID() uint32 {
+	d.lastID++
+	return d.lastID
+}
 
 // AddDevice adds a NIC. It must be called before Run, or on the engine.
 func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {

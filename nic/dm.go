@@ -11,6 +11,7 @@ import (
 // regions, programs through copies.
 type DM struct {
 	ctx   *Context
+	id    uint32
 	mem   []byte
 	users int // MRs
 }
@@ -58,7 +59,7 @@ func (c *Context) AllocDM(length uint64, logAlign uint32) (*DM, error) {
 		return nil, errorf(syscall.ENOMEM, "%d bytes of device memory: %d of the device's %d and %d of the context's %d are in use",
 			length, d.deviceMemory, d.limits.MaxDM, c.deviceMemory, c.MaxDM())
 	}
-	m := &DM{ctx: c, mem: NewPage(int(length))}
+	m := &DM{ctx: c, id: d.newID(), mem: NewPage(int(length))}
 	c.dms = append(c.dms, m)
 	c.deviceMemory += size
 	d.deviceMemory += size
@@ -146,6 +147,7 @@ func (m *MR) leaveDM() {
 // A DMInfo is device memory.
 type DMInfo struct {
 	Owner
+	ID     uint32 `json:"dmn"`
 	Length uint64 `json:"length"`
 	Users  int    `json:"users"` // MRs
 }

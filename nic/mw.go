@@ -12,6 +12,7 @@ var windowTypes = map[ib.MWType]mrtable.WindowType{ib.MWType1: mrtable.Type1, ib
 // An MW is a memory window. Work requests bind it.
 type MW struct {
 	ctx    *Context
+	id     uint32
 	pd     *PD
 	window *mrtable.Window
 }
@@ -36,7 +37,7 @@ func (c *Context) AllocMW(p *PD, t ib.MWType) (*MW, error) {
 	if err != nil {
 		return nil, errorf(syscall.ENOMEM, "%v", err)
 	}
-	m := &MW{ctx: c, pd: p, window: w}
+	m := &MW{ctx: c, id: d.newID(), pd: p, window: w}
 	p.users++
 	c.mws = append(c.mws, m)
 	c.count.mws++

@@ -11,6 +11,7 @@ import (
 // A PD is a protection domain.
 type PD struct {
 	ctx   *Context
+	id    uint32
 	pd    *mrtable.PD
 	users int // MRs, QPs, SRQs and AHs
 }
@@ -24,7 +25,7 @@ func (c *Context) AllocPD() (*PD, error) {
 	if err := checkLimit("PD", d.count.pds, d.limits.MaxPD, c.count.pds, c.limits.PDs); err != nil {
 		return nil, err
 	}
-	p := &PD{ctx: c, pd: d.table.AllocPD()}
+	p := &PD{ctx: c, id: d.newID(), pd: d.table.AllocPD()}
 	p.pd.Client = &c.client
 	c.pds = append(c.pds, p)
 	c.count.pds++
@@ -67,6 +68,7 @@ func (c *Context) own(p *PD) error {
 // An MR is a memory region.
 type MR struct {
 	ctx    *Context
+	id     uint32
 	pd     *PD
 	region *mrtable.Region
 	dm     *DM // the device memory that it is a range of, or nil
@@ -98,7 +100,7 @@ func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access i
 	if err != nil {
 		return nil, registration(err)
 	}
-	m := &MR{ctx: c, pd: p, region: r}
+	m := &MR{ctx: c, id: d.newID(), pd: p, region: r}
 	p.users++
 	c.mrs = append(c.mrs, m)
 	c.registered += length

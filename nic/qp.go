@@ -16,11 +16,11 @@ var services = map[ib.QPType]packet.Service{ib.QPTypeRC: packet.RC, ib.QPTypeUC:
 
 // Caps are the capacities of a queue pair: struct ibv_qp_cap.
 type Caps struct {
-	MaxSendWR  int
-	MaxRecvWR  int
-	MaxSendSGE int
-	MaxRecvSGE int
-	MaxInline  int // bytes
+	MaxSendWR  int `json:"max_send_wr"`
+	MaxRecvWR  int `json:"max_recv_wr"`
+	MaxSendSGE int `json:"max_send_sge"`
+	MaxRecvSGE int `json:"max_recv_sge"`
+	MaxInline  int `json:"max_inline_data"` // bytes
 }
 
 // RoundCaps rounds capacities up to what is granted: rings have a power of two of slots. EINVAL if

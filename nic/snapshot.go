@@ -1,10 +1,13 @@
 package nic
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"softroce/internal/ib"
+	"softroce/transport"
 )
 
 // A Snapshot is the state of a device, as "softroce show" prints it.
@@ -33,9 +36,10 @@ type Snapshot struct {
 
 // An Owner is the client that an object belongs to.
 type Owner struct {
-	PID  int    `json:"pid"`
-	Comm string `json:"comm"`
-	UID  uint32 `json:"-"`
+	Client uint32 `json:"client"`
+	PID    int    `json:"pid"`
+	UID    uint32 `json:"uid"`
+	Comm   string `json:"comm"`
 
 	// Hidden marks an object whose secrets were replaced by zeros: see Snapshot.VisibleTo.
 	Hidden bool `json:"hidden,omitempty"`
@@ -61,73 +65,105 @@ type ContextInfo struct {
 // A QPInfo is a queue pair. Src, Dst and SrcPort are those of its path, if it has one.
 type QPInfo struct {
 	Owner
-	QPN         uint32     `json:"lqpn"`
-	RemoteQPN   uint32     `json:"rqpn"`
-	Type        string     `json:"type"`
-	State       string     `json:"state"`
-	Src         netip.Addr `json:"src,omitzero"`
-	Dst         netip.Addr `json:"dst,omitzero"`
-	SrcPort     uint16     `json:"src_port,omitempty"`
-	VLAN        uint16     `json:"vlan,omitempty"`
-	PathMTU     int        `json:"path_mtu"`
-	PKey        uint16     `json:"pkey"`
-	SQPSN       uint32     `json:"sq_psn"` // next to send
-	RQPSN       uint32     `json:"rq_psn"` // next expected
-	SendPosted  int        `json:"send_posted"`
-	RecvPosted  int        `json:"recv_posted"`
-	Caps        Caps       `json:"caps"`
-	SharedQueue bool       `json:"srq"`
+	QPN        uint32     `json:"lqpn"`
+	RemoteQPN  uint32     `json:"rqpn"`
+	Type       string     `json:"type"`
+	State      string     `json:"state"`
+	Src        netip.Addr `json:"src,omitzero"`
+	Dst        netip.Addr `json:"dst,omitzero"`
+	SrcPort    uint16     `json:"src_port,omitempty"`
+	VLAN       uint16     `json:"vlan,omitempty"`
+	PathMTU    int        `json:"path_mtu"`
+	PKey       uint16     `json:"pkey"`
+	SQPSN      uint32     `json:"sq_psn"` // next to send
+	RQPSN      uint32     `json:"rq_psn"` // next expected
+	SendPosted int        `json:"send_posted"`
+	RecvPosted int        `json:"recv_posted"`
+	Caps       Caps       `json:"caps"`
+	PD         uint32     `json:"pdn,omitempty"` // ID of the object; an XRC target has none
+	SendCQ     uint32     `json:"send_cqn,omitempty"`
+	RecvCQ     uint32     `json:"recv_cqn,omitempty"`
+	SRQ        uint32     `json:"srqn,omitempty"`
+	transport.QPCounters
+}
+
+// An Address is an address in the memory of a client. In JSON it is a string, because numbers there
+// may have 53 bits.
+type Address uint64
+
+func (a Address) String() string { return fmt.Sprintf("%#x", uint64(a)) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (a Address) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (a *Address) UnmarshalText(text []byte) error {
+	v, err := strconv.ParseUint(string(text), 0, 64)
+	*a = Address(v)
+	return err
 }
 
 // An MRInfo is a memory region. Its R_Key is a secret of its owner and not shown.
 type MRInfo struct {
 	Owner
-	IOVA   uint64 `json:"iova"`
-	Length uint64 `json:"length"`
-	Access string `json:"access"`
+	ID     uint32  `json:"mrn"`
+	PD     uint32  `json:"pdn"`
+	DM     uint32  `json:"dmn,omitempty"` // of which it is a range
+	IOVA   Address `json:"iova"`
+	Length uint64  `json:"length"`
+	Access string  `json:"access"`
 }
 
 // A CQInfo is a completion queue.
 type CQInfo struct {
 	Owner
-	Entries  int  `json:"entries"`
-	Waiting  int  `json:"waiting"` // not polled yet, by the client's consumer index
-	Users    int  `json:"users"`
-	Overrun  bool `json:"overrun"`
-	Notified int  `json:"notified"` // completion events so far
+	ID       uint32 `json:"cqn"`
+	Entries  int    `json:"entries"`
+	Waiting  int    `json:"waiting"` // not polled yet, by the client's consumer index
+	Users    int    `json:"users"`
+	Overrun  bool   `json:"overrun"`
+	Notified int    `json:"notified"` // completion events so far
 }
 
 // A PDInfo is a protection domain.
 type PDInfo struct {
 	Owner
-	Users int `json:"users"` // MRs, MWs, QPs, SRQs and AHs
+	ID    uint32 `json:"pdn"`
+	Users int    `json:"users"` // MRs, MWs, QPs, SRQs and AHs
 }
 
 // An MWInfo is a memory window, and what it grants if it is bound. Its R_Key is not shown.
 type MWInfo struct {
 	Owner
-	Type   string `json:"type"` // "1" or "2B"
-	Bound  bool   `json:"bound"`
-	QPN    uint32 `json:"lqpn,omitempty"` // type 2: the queue pair that bound it
-	IOVA   uint64 `json:"iova"`
-	Length uint64 `json:"length"`
-	Access string `json:"access,omitempty"`
+	ID     uint32  `json:"mwn"`
+	PD     uint32  `json:"pdn"`
+	Type   string  `json:"type"` // "1" or "2B"
+	Bound  bool    `json:"bound"`
+	QPN    uint32  `json:"lqpn,omitempty"` // type 2: the queue pair that bound it
+	IOVA   Address `json:"iova"`
+	Length uint64  `json:"length"`
+	Access string  `json:"access,omitempty"`
 }
 
 // An SRQInfo is a shared receive queue.
 type SRQInfo struct {
 	Owner
+	ID      uint32 `json:"srqn"`
+	PD      uint32 `json:"pdn"`
+	CQ      uint32 `json:"cqn,omitempty"` // XRC: for its completions
 	Entries int    `json:"entries"`
 	MaxSGE  int    `json:"max_sge"`
 	Posted  int    `json:"posted"`
-	Limit   int    `json:"limit"` // 0: not armed
-	Users   int    `json:"users"` // QPs
-	Number  uint32 `json:"srqn"`  // XRC: its number in packets
+	Limit   int    `json:"limit"`              // 0: not armed
+	Users   int    `json:"users"`              // QPs
+	Number  uint32 `json:"xrc_srqn,omitempty"` // XRC: its number in packets
 }
 
 // An AHInfo is an address handle.
 type AHInfo struct {
 	Owner
+	ID        uint32     `json:"ahn"`
+	PD        uint32     `json:"pdn"`
 	Src       netip.Addr `json:"src"`
 	Dst       netip.Addr `json:"dst"`
 	VLAN      uint16     `json:"vlan,omitempty"`

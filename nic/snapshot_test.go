@@ -42,11 +42,11 @@ func TestSnapshotHasAllKindsOfObjects(t *testing.T) {
 	if f := s.Faults; len(f) != 1 || f[0] != (nic.FaultInfo{Line: 2, Rule: "duplicate send kind write nth 1", Matched: 2, Acted: 1}) {
 		t.Errorf("faults: %+v", f)
 	}
-	owner := nic.Owner{PID: 1, Comm: "test"}
-	if q := s.SRQs; len(q) != 1 || q[0] != (nic.SRQInfo{Owner: owner, Entries: 16, MaxSGE: 1, Limit: 3}) || srq.Number() != 0 {
+	owner, pd := nic.Owner{PID: 1, Comm: "test"}, s.PDs[0].ID
+	if q := s.SRQs; len(q) != 1 || q[0] != (nic.SRQInfo{Owner: owner, ID: q[0].ID, PD: pd, Entries: 16, MaxSGE: 1, Limit: 3}) || srq.Number() != 0 {
 		t.Errorf("SRQs: %+v", q)
 	}
-	if m := s.MWs; len(m) != 1 || m[0] != (nic.MWInfo{Owner: owner, Type: "2B"}) {
+	if m := s.MWs; len(m) != 1 || m[0] != (nic.MWInfo{Owner: owner, ID: m[0].ID, PD: pd, Type: "2B"}) {
 		t.Errorf("MWs: %+v", m)
 	}
 	if h := s.AHs; len(h) != 1 || h[0].Dst != netip.MustParseAddr("192.0.2.2") || h[0].TClass != 0x28 || h[0].HopLimit != 64 {
@@ -63,6 +63,71 @@ func TestSnapshotHasAllKindsOfObjects(t *testing.T) {
 	}
 	if n := b.Device.Snapshot(); len(n.Faults)+len(n.Groups)+len(n.SRQs)+len(n.MWs)+len(n.AHs) != 0 {
 		t.Errorf("the second NIC's snapshot is %+v", n)
+	}
+}
+
+// The numbers of objects are those by which other objects refer to them.
+func TestSnapshotNumbersJoinObjects(t *testing.T) {
+	w := newTestFabric(t)
+	a := w.client(w.nic(1)).qp(smallCaps)
+	dm, err := a.Context.AllocDM(64, 0)
+	check(t, err)
+	_, err = a.Context.RegDM(a.pd, dm, 0, 64, ib.AccessZeroBased)
+	check(t, err)
+	slots, sges := 10, 1
+	check(t, a.Device.RoundSRQ(&slots, &sges))
+	_, err = a.Context.CreateSRQ(nic.SRQInit{PD: a.pd, MaxWR: slots, MaxSGE: sges, Ring: nic.NewPage(abi.RingSize(slots, abi.RecvSlotSize(sges)))})
+	check(t, err)
+
+	s := a.Device.Snapshot()
+	numbers := map[uint32]bool{}
+	add := func(n uint32) {
+		if n == 0 || numbers[n] {
+			t.Errorf("number %d is 0 or taken", n)
+		}
+		numbers[n] = true
+	}
+	cqs := map[uint32]bool{}
+	for _, q := range s.CQs {
+		add(q.ID)
+		cqs[q.ID] = true
+	}
+	for _, m := range s.MRs {
+		add(m.ID)
+		if m.PD != s.PDs[0].ID || (m.DM != 0) != (m.Length == 64) {
+			t.Errorf("MR: %+v", m)
+		}
+	}
+	add(s.PDs[0].ID)
+	add(s.SRQs[0].ID)
+	add(s.DMs[0].ID)
+	if s.MRs[len(s.MRs)-1].DM != s.DMs[0].ID || s.SRQs[0].PD != s.PDs[0].ID {
+		t.Errorf("MRs %+v, DMs %+v, SRQs %+v", s.MRs, s.DMs, s.SRQs)
+	}
+	if q := s.QPs[0]; q.PD != s.PDs[0].ID || !cqs[q.SendCQ] || !cqs[q.RecvCQ] || q.SRQ != 0 {
+		t.Errorf("QP: %+v", q)
+	}
+}
+
+// A queue pair counts its own retransmissions.
+func TestSnapshotShowsRecoveryOfQueuePair(t *testing.T) {
+	w := newTestFabric(t)
+	program, err := fault.Parse(strings.NewReader("drop send kind write nth 1\n"))
+	check(t, err)
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return wire.NewFaultLink(l, program) })).qp(smallCaps)
+	b := w.client(w.nic(2)).qp(smallCaps)
+	a.connect(1024, b)
+	b.connect(1024, a)
+	for id := range uint64(2) { // the second arrives first, and draws a NAK
+		a.post(transport.SendWR{ID: id, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
+	}
+	w.run(1e9)
+	requester, responder := a.Device.Snapshot().QPs[0].QPCounters, b.Device.Snapshot().QPs[0].QPCounters
+	if want := (transport.QPCounters{Retransmitted: 2, NAKsReceived: 1}); requester != want {
+		t.Errorf("requester: %+v, want %+v", requester, want)
+	}
+	if want := (transport.QPCounters{NAKsSent: 1}); responder != want {
+		t.Errorf("responder: %+v, want %+v", responder, want)
 	}
 }
 

@@ -21,6 +21,7 @@ type SRQInit struct {
 // An SRQ is a shared receive queue.
 type SRQ struct {
 	ctx   *Context
+	id    uint32
 	pd    *PD
 	ring  *recvRing
 	bytes int
@@ -70,7 +71,7 @@ func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 	if err := c.chargeRing(len(o.Ring)); err != nil {
 		return nil, err
 	}
-	s := &SRQ{ctx: c, pd: o.PD, ring: r, bytes: len(o.Ring), xrcd: o.XRCD, cq: o.CQ}
+	s := &SRQ{ctx: c, id: d.newID(), pd: o.PD, ring: r, bytes: len(o.Ring), xrcd: o.XRCD, cq: o.CQ}
 	r.srq, r.limit = s, o.Limit
 	if s.xrcd != nil {
 		d.xrc.add(s)

@@ -72,6 +72,7 @@ func (q *QP) handleACK(e *Env, p *RxPacket, psn uint64) {
 		q.handleRNR(e, packet.RNRTimer(uint8(s&packet.SyndromeValue)))
 	case s.IsNAK() && s <= packet.NAKInvalidRD:
 		c.NAKReceived[s-packet.NAKSequence]++
+		q.counters.NAKsReceived++
 		q.handleNAK(e, s, psn)
 	default:
 		c.Drop(DropUnmatchedResponse) // reserved syndrome

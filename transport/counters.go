@@ -47,5 +47,15 @@ type Counters struct {
 	TxOpcode [256]uint64
 }
 
+// QPCounters are kept for each queue pair.
+type QPCounters struct {
+	Retransmitted   uint64 `json:"retransmitted"` // packets
+	Timeouts        uint64 `json:"timeouts"`      // local ACK timeouts
+	NAKsSent        uint64 `json:"nak_sent"`
+	NAKsReceived    uint64 `json:"nak_received"`
+	RNRNAKsSent     uint64 `json:"rnr_nak_sent"`
+	RNRNAKsReceived uint64 `json:"rnr_nak_received"`
+}
+
 // Drop counts a dropped packet.
 func (c *Counters) Drop(r DropReason) { c.Drops[r]++ }

@@ -26,6 +26,8 @@ type QP struct {
 	respWriter   Writer        // tag of memory writes by the responder
 	repliedFirst bool          // the last Transmit emitted replies before requests
 	sqdNotify    bool          // EventSQDrained is due when the send queue is drained
+
+	counters QPCounters
 }
 
 // ErrService is returned by New for an unsupported transport service.
@@ -71,6 +73,9 @@ func (q *QP) UserData() any { return q.cfg.UserData }
 
 // State returns the current state.
 func (q *QP) State() ib.QPState { return q.state }
+
+// Counters returns what the queue pair has counted since it was created.
+func (q *QP) Counters() QPCounters { return q.counters }
 
 // Query returns the attributes. SQPSN and RQPSN are the next PSN of each direction.
 func (q *QP) Query() ib.QPAttr {

@@ -146,6 +146,7 @@ func (q *QP) failHead(e *Env, s ib.WCStatus) {
 func (q *QP) handleRNR(e *Env, wait int64) {
 	r := &q.req
 	q.cfg.Counters.RNRReceived++
+	q.counters.RNRNAKsReceived++
 	if r.rnrRetries == 0 {
 		q.cfg.Counters.RNRRetryExceeded++
 		q.failHead(e, ib.WCRNRRetryExcErr)
@@ -181,6 +182,7 @@ func (q *QP) Expire(e *Env) {
 		return
 	}
 	q.cfg.Counters.LocalACKTimeout++
+	q.counters.Timeouts++
 	r.timeouts = min(r.timeouts+1, maxBackoff)
 	if !q.useRetry(e) {
 		return

@@ -322,8 +322,10 @@ func (q *QP) replyNAK(e *Env) (full bool) {
 	c.TxOpcode[h.Opcode]++
 	if s.nak.IsRNR() {
 		c.RNRSent++
+		q.counters.RNRNAKsSent++
 	} else {
 		c.NAKSent[s.nak-packet.NAKSequence]++
+		q.counters.NAKsSent++
 	}
 	r.noteAcked(r.epsn, r.msn)
 	s.nak, s.ack, s.nakSent = 0, false, true

@@ -291,6 +291,7 @@ func (q *QP) advanceSend(op packet.Opcode, n uint64) {
 	q.cfg.Counters.TxOpcode[op]++
 	if r.send < r.next {
 		q.cfg.Counters.Retransmitted++
+		q.counters.Retransmitted++
 	}
 	r.send += n
 	r.next = max(r.next, r.send)

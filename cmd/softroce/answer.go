@@ -4,16 +4,16 @@ import (
 	"os"
 
 	"softroce/internal/testbed/program"
-	"softroce/verbs"
 )
 
 type answerCmd struct {
-	Device string `short:"d" placeholder:"NAME" help:"The NIC (default: the first)."`
+	daemonFlags
+	Device string `short:"d" placeholder:"NAME" complete:"<nics>" help:"The NIC (default: the first)."`
 }
 
 // Run executes the commands that arrive on standard input.
 func (a *answerCmd) Run(e *env) error {
-	nic, err := verbs.Open(e, a.Device, e.socketOption())
+	nic, err := e.open(a.Device)
 	if err != nil {
 		return err
 	}

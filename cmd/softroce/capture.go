@@ -11,16 +11,22 @@ import (
 )
 
 type captureCmd struct {
-	Output string `short:"o" required:"" placeholder:"FILE" help:"The pcapng file to write; - is standard output."`
-	Device string `placeholder:"NIC" help:"Record only the packets of this NIC (default: all)."`
+	daemonFlags
+	Output string `short:"o" required:"" placeholder:"FILE" complete:"<files>" help:"The pcapng file to write; - is standard output."`
+	Device string `placeholder:"NIC" complete:"<nics>" help:"Record only the packets of this NIC (default: all)."`
 }
 
 func (c *captureCmd) Run(e *env) error {
+	found, err := e.find()
+	if err != nil {
+		return err
+	}
+	defer found.Close()
 	var progress func(control.CaptureState)
 	if isTerminal(os.Stderr) {
 		progress = func(s control.CaptureState) { fmt.Fprintf(e.err, "\r%s ", captureSummary(s)) }
 	}
-	s, err := daemon.Record(e, e.socket, c.Device, c.Output, progress)
+	s, err := daemon.Record(e, found.Socket, c.Device, c.Output, progress)
 	if progress != nil {
 		fmt.Fprint(e.err, "\r")
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 type checkCmd struct {
-	File string `arg:"" help:"A pcap or pcapng file."`
+	File string `arg:"" complete:"<files>" help:"A pcap or pcapng file."`
 	JSON bool   `name:"json" help:"Print the report as JSON."`
 }
 

@@ -10,17 +10,19 @@ import (
 	"syscall"
 	"time"
 
+	"softroce/internal/control"
 	"softroce/internal/daemon"
 	"softroce/internal/nicspec"
 )
 
 type daemonCmd struct {
-	NIC     []string       `name:"nic" sep:"none" placeholder:"NAME=LINK" help:"A NIC and its link: fabric[:ADDR,…], packet:IFACE, udp:IFACE, or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS. May be repeated. Default: softroce0 (192.0.2.1, 2001:db8::1) and softroce1 (192.0.2.2, 2001:db8::2) on a fabric."`
+	Socket  string         `placeholder:"PATH" env:"SOFTROCE_SOCKET" complete:"<files>" help:"The socket to create (default: ${socket}, or this user's if it may not create that)."`
+	NIC     []string       `name:"nic" sep:"none" placeholder:"NAME=LINK" complete:"<nic=link>" help:"A NIC and its link: fabric[:ADDR,…], packet:IFACE, udp:IFACE, or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS. May be repeated. Default: softroce0 (192.0.2.1, 2001:db8::1) and softroce1 (192.0.2.2, 2001:db8::2) on a fabric."`
 	Metrics string         `placeholder:"ADDR" help:"Serve Prometheus metrics on HOST:PORT."`
-	Capture string         `placeholder:"FILE" help:"Record every packet to a pcapng file."`
+	Capture string         `placeholder:"FILE" complete:"<files>" help:"Record every packet to a pcapng file."`
 	Block   bool           `name:"capture-blocking" help:"If the file of the capture is slow, let the NICs wait for it instead of losing packets of the capture."`
-	Fault   string         `placeholder:"FILE" help:"Apply the fault program in FILE to packets."`
-	Config  string         `placeholder:"FILE" help:"Read the configuration from a YAML file; flags override it."`
+	Fault   string         `placeholder:"FILE" complete:"<files>" help:"Apply the fault program in FILE to packets."`
+	Config  string         `placeholder:"FILE" complete:"<files>" help:"Read the configuration from a YAML file; flags override it."`
 	Engines *int           `help:"Threads that share the NICs (default: 1)."`
 	Spin    *time.Duration `help:"How long an idle engine spins before it sleeps, such as 50us."`
 	While   bool           `name:"while-used" help:"Exit when the last client disconnects, or if none connects within 10 seconds."`
@@ -89,13 +91,18 @@ func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 	for _, f := range []struct {
 		flag string
 		to   *string
-	}{{e.socket, &c.Socket}, {d.Metrics, &c.Metrics}, {d.Capture, &c.Capture}, {d.Fault, &c.Fault}} {
+	}{{d.Socket, &c.Socket}, {d.Metrics, &c.Metrics}, {d.Capture, &c.Capture}, {d.Fault, &c.Fault}} {
 		if f.flag != "" {
 			*f.to = f.flag
 		}
 	}
 	if d.Capture == "-" {
 		return c, usagef("--capture -: standard output lists the NICs; name a file or a FIFO, or use softroce capture -o -")
+	}
+	if c.Socket == "" {
+		if c.Socket, err = control.ListenSocket(); err != nil {
+			return c, err
+		}
 	}
 	c.WhileUsed = d.While
 	c.CaptureBlocking = c.CaptureBlocking || d.Block

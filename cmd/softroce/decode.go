@@ -9,7 +9,7 @@ import (
 )
 
 type decodeCmd struct {
-	File string `arg:"" help:"A pcap or pcapng file."`
+	File string `arg:"" complete:"<files>" help:"A pcap or pcapng file."`
 	JSON bool   `name:"json" help:"Print a JSON object on each line."`
 	All  bool   `short:"a" help:"Also print frames of other protocols."`
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,22 +11,60 @@ import (
 
 	"softroce/internal/control"
 	"softroce/internal/perf"
-	"softroce/internal/show"
 	"softroce/verbs"
 )
 
 // defaults returns the variables of the help texts and struct tags.
 func defaults() kong.Vars {
 	return kong.Vars{
-		"socket":   control.SocketPath(""),
+		"version":  versionLine(),
+		"socket":   control.DefaultSocket,
 		"anyGID":   strconv.Itoa(verbs.AnyGID),
 		"perfPort": strconv.Itoa(perf.DefaultPort),
-		"kinds":    strings.Join(show.Kinds(), ", "),
 	}
 }
 
-// socketOption selects the daemon of the --socket flag.
-func (e *env) socketOption() verbs.Option { return verbs.WithSocket(e.socket) }
+// daemonFlags are the flags of the commands that use a daemon.
+type daemonFlags struct {
+	Socket string `placeholder:"PATH" env:"SOFTROCE_SOCKET" complete:"<files>" help:"The daemon's socket (default: ${socket}, or else this user's)."`
+}
+
+func (f daemonFlags) namedSocket() string { return f.Socket }
+
+// find connects to the daemon of the command. If no socket is named and there is a doubt, it says
+// on standard error which daemon it is.
+func (e *env) find() (*control.Found, error) {
+	f, err := control.Find(e, e.socket)
+	if e.socket != "" {
+		return f, err
+	}
+	if err != nil {
+		if others := control.Others(""); errors.Is(err, control.ErrNoDaemon) && len(others) > 0 {
+			err = fmt.Errorf("%w; there are others, which --socket selects: %s", err, strings.Join(others, ", "))
+		}
+		return nil, err
+	}
+	for _, s := range f.Denied {
+		fmt.Fprintf(e.err, "softroce: the daemon on %s denies access to this user\n", s)
+	}
+	others := control.Others(f.Socket)
+	if len(others) > 0 {
+		fmt.Fprintf(e.err, "softroce: uses the daemon on %s; --socket selects another: %s\n", f.Socket, strings.Join(others, ", "))
+	} else if len(f.Denied) > 0 {
+		fmt.Fprintf(e.err, "softroce: uses the daemon on %s\n", f.Socket)
+	}
+	return f, nil
+}
+
+// open opens a NIC of the daemon of the command.
+func (e *env) open(device string) (*verbs.Context, error) {
+	f, err := e.find()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return verbs.Open(e, device, verbs.WithSocket(f.Socket))
+}
 
 // json writes v as indented JSON.
 func (e *env) json(v any) error {

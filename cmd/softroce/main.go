@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -24,31 +25,35 @@ const (
 	exitUsage  = 2
 )
 
-// cli is the command line. Each command is a field, implemented in the file of its name.
+// cli is the command line. Each command is a field, implemented in the file of its name. The tag
+// complete has the values that the shell completes: see candidates.
 type cli struct {
-	Socket string `placeholder:"PATH" env:"SOFTROCE_SOCKET" help:"The daemon's socket (default: ${socket})."`
+	ShowVersion kong.VersionFlag `name:"version" help:"Print the version."`
 
-	Run      runCmd      `cmd:"" help:"Run a program that uses libibverbs or librdmacm."`
-	Daemon   daemonCmd   `cmd:"" help:"Run the NICs that programs attach to."`
-	Perf     perfCmd     `cmd:"" help:"Measure bandwidth, message rate and latency."`
-	Pingpong pingpongCmd `cmd:"" help:"Run as either end of ibv_rc_pingpong."`
-	Show     showCmd     `cmd:"" help:"Show the NICs and objects of a running daemon."`
-	PKeys    pkeysCmd    `cmd:"" name:"pkeys" help:"Set the P_Key table of a NIC."`
-	Capture  captureCmd  `cmd:"" help:"Record the packets of a running daemon."`
-	Decode   decodeCmd   `cmd:"" help:"Print the RoCEv2 packets of a capture file."`
-	Replay   replayCmd   `cmd:"" help:"Replay a capture file and compare the NICs in it with softroce."`
-	Check    checkCmd    `cmd:"" help:"Check the packets of a capture file against the rules of RoCEv2."`
-	Scenario scenarioCmd `cmd:"" help:"Run packet-level test scenarios."`
-	Answer   answerCmd   `cmd:"" help:"Run as the verbs program of a live scenario."`
-	Version  versionCmd  `cmd:"" help:"Print the version."`
-	Manual   manualCmd   `cmd:"" hidden:"" help:"Write the manual page."`
+	Run        runCmd        `cmd:"" help:"Run a program that uses libibverbs or librdmacm."`
+	Daemon     daemonCmd     `cmd:"" help:"Run the NICs that programs attach to."`
+	Perf       perfCmd       `cmd:"" help:"Measure bandwidth, message rate and latency."`
+	Pingpong   pingpongCmd   `cmd:"" help:"Run as either end of ibv_rc_pingpong."`
+	Show       showCmd       `cmd:"" help:"Show the NICs and objects of a running daemon."`
+	PKeys      pkeysCmd      `cmd:"" name:"pkeys" help:"Set the P_Key table of a NIC."`
+	Capture    captureCmd    `cmd:"" help:"Record the packets of a running daemon."`
+	Decode     decodeCmd     `cmd:"" help:"Print the RoCEv2 packets of a capture file."`
+	Replay     replayCmd     `cmd:"" help:"Replay a capture file and compare the NICs in it with softroce."`
+	Check      checkCmd      `cmd:"" help:"Check the packets of a capture file against the rules of RoCEv2."`
+	Scenario   scenarioCmd   `cmd:"" help:"Run packet-level test scenarios."`
+	Answer     answerCmd     `cmd:"" help:"Run as the verbs program of a live scenario."`
+	Help       helpCmd       `cmd:"" help:"Show the help of a command."`
+	Version    versionCmd    `cmd:"" help:"Print the version."`
+	Completion completionCmd `cmd:"" help:"Print the completion of bash, zsh or fish."`
+	Complete   completeCmd   `cmd:"" hidden:"" help:"List how a command line may continue."`
+	Manual     manualCmd     `cmd:"" hidden:"" help:"Write the manual page."`
 }
 
 // env is the environment of a command.
 type env struct {
 	context.Context
 	out, err io.Writer
-	socket   string // empty: the default
+	socket   string // as named by a flag or the environment; empty: see control.Find
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -64,14 +69,29 @@ func run(args []string, out, errs io.Writer) int {
 		kong.Writers(out, errs), kong.Exit(func(status int) { exit = status }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars(defaults()),
 	)
-	k, err := parser.Parse(args)
+	if len(args) == 0 {
+		parser.Stdout = errs
+		if err := printHelp(parser); err != nil {
+			return usage(errs, err)
+		}
+		return exitUsage
+	}
+	k, err := parser.Parse(socketAfterCommand(args))
 	if exit >= 0 {
 		return exit
 	}
 	if err != nil {
+		var p *kong.ParseError
+		if errors.As(err, &p) {
+			err = unknownCommand(p.Context, err)
+		}
 		return usage(errs, err)
 	}
-	if err := k.Run(&env{ctx, out, errs, c.Socket}); err != nil {
+	e := &env{Context: ctx, out: out, err: errs}
+	if c, ok := k.Selected().Target.Addr().Interface().(interface{ namedSocket() string }); ok {
+		e.socket = c.namedSocket()
+	}
+	if err := k.Run(e); err != nil {
 		var u *usageError
 		if errors.As(err, &u) {
 			return usage(errs, err)
@@ -90,6 +110,31 @@ func run(args []string, out, errs io.Writer) int {
 		return status
 	}
 	return exitOK
+}
+
+// socketAfterCommand moves a --socket that precedes the command behind it, where it is a flag of
+// the commands that use a daemon.
+func socketAfterCommand(args []string) []string {
+	n := 1
+	if args[0] == "--socket" {
+		n = 2
+	} else if !strings.HasPrefix(args[0], "--socket=") {
+		return args
+	}
+	if len(args) <= n {
+		return args
+	}
+	return slices.Concat(args[n:n+1], args[:n], args[n+1:])
+}
+
+// unknownCommand makes the parser's error for an argument in the place of a command say so. The
+// parser adds similar names to it.
+func unknownCommand(ctx *kong.Context, err error) error {
+	rest, unexpected := strings.CutPrefix(err.Error(), "unexpected argument ")
+	if unexpected && ctx.Selected() == nil {
+		return errors.New("unknown command " + rest)
+	}
+	return err
 }
 
 // terminationSignals returns the signals that end a command cleanly. Signals that are ignored stay

@@ -32,6 +32,7 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			e.Defer(func() { os.RemoveAll(dir) })
+			e.Setenv("DIR", dir)
 			e.Setenv("SOCK", filepath.Join(dir, "s"))
 			for _, name := range []string{"PORT", "PORT2"} {
 				port, err := freePort()

@@ -8,11 +8,9 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// manualCmd writes the manual page, or the bash completion, from the model that parses the command
-// line. It is for packagers.
-type manualCmd struct {
-	Completion bool `help:"Write the bash completion instead."`
-}
+// manualCmd writes the manual page from the model that parses the command line. It is for
+// packagers.
+type manualCmd struct{}
 
 // manualSections holds the sections that cannot be derived from the model.
 //
@@ -20,11 +18,7 @@ type manualCmd struct {
 var manualSections string
 
 func (m *manualCmd) Run(e *env, k *kong.Context) error {
-	write := manual
-	if m.Completion {
-		write = completion
-	}
-	_, err := fmt.Fprint(e.out, write(k.Model))
+	_, err := fmt.Fprint(e.out, manual(k.Model))
 	return err
 }
 
@@ -68,39 +62,6 @@ func roff(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "…", `\&...`).Replace(strings.TrimSpace(s))
 	if strings.HasPrefix(s, ".") {
 		s = `\&` + s
-	}
-	return s
-}
-
-// completion returns the bash completion: of commands, of flags, and of files elsewhere.
-func completion(app *kong.Application) string {
-	var b strings.Builder
-	var names []string
-	for _, c := range commands(app) {
-		names = append(names, c.Name)
-	}
-	fmt.Fprintf(&b, `# bash completion for softroce
-_softroce() {
-    local cur=${COMP_WORDS[COMP_CWORD]} words="%s" cmd="" w
-    for w in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-        case " $words " in *" $w "*) cmd=$w; break ;; esac
-    done
-    case $cmd in
-    "") COMPREPLY=($(compgen -W "$words%s" -- "$cur")) ;;
-`, strings.Join(names, " "), flagWords(app.Flags))
-	for _, c := range commands(app) {
-		fmt.Fprintf(&b, "    %s) [[ $cur != -* ]] || COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")) ;;\n",
-			c.Name, strings.TrimSpace(flagWords(c.Flags)+flagWords(app.Flags)))
-	}
-	b.WriteString("    esac\n}\ncomplete -o default -F _softroce softroce\n")
-	return b.String()
-}
-
-func flagWords(flags []*kong.Flag) (s string) {
-	for _, f := range flags {
-		if !f.Hidden {
-			s += " --" + f.Name
-		}
 	}
 	return s
 }

@@ -75,24 +75,3 @@ func TestManualIsWellFormed(t *testing.T) {
 		t.Errorf("the page is truncated:\n%s", out)
 	}
 }
-
-func TestCompletion(t *testing.T) {
-	if _, err := exec.LookPath("bash"); err != nil {
-		t.Skip("needs bash")
-	}
-	for line, want := range map[string]string{
-		"softroce sho":               "show",
-		"softroce --so":              "--socket",
-		"softroce daemon --met":      "--metrics",
-		"softroce --socket x run --": "--nic",
-		"softroce show dev":          "", // files
-	} {
-		words := strings.Fields(line)
-		script := completion(model(t).Model) + "COMP_WORDS=(" + line + "); COMP_CWORD=" +
-			string(rune('0'+len(words)-1)) + "; _softroce; echo ${COMPREPLY[0]}"
-		out, err := exec.Command("bash", "-c", script).CombinedOutput()
-		if got := strings.TrimSpace(string(out)); err != nil || got != want {
-			t.Errorf("%s: %q, want %q (%v)", line, got, want, err)
-		}
-	}
-}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -8,28 +9,29 @@ import (
 	"strings"
 	"time"
 
+	"softroce/internal/control"
 	"softroce/internal/daemon"
 	"softroce/internal/perf"
-	"softroce/verbs"
 )
 
 type perfCmd struct {
-	Op       string        `arg:"" optional:"" help:"send, write, read or atomic."`
-	Type     string        `short:"c" default:"rc" help:"Transport service: rc, uc (send and write only) or ud (send only)."`
-	Size     string        `help:"Message size in bytes, such as 65536 or 64KiB (default: 64KiB; ud: 1KiB)."`
+	daemonFlags
+	Op       string        `arg:"" optional:"" complete:"send,write,read,atomic" help:"send, write, read or atomic."`
+	Type     string        `default:"rc" complete:"rc,uc,ud" help:"Transport service: rc, uc (send and write only) or ud (send only)."`
+	Size     string        `complete:"64,4KiB,64KiB,1MiB" help:"Message size in bytes, such as 65536 or 64KiB (default: 64KiB; ud: 1KiB)."`
 	Duration time.Duration `default:"2s" help:"How long to measure bandwidth."`
 	Latency  time.Duration `default:"1s" help:"How long to measure latency first; 0 to skip it."`
 	QPs      int           `name:"qps" default:"1" help:"Number of queue pairs."`
 	Depth    int           `default:"64" help:"Operations outstanding on each queue pair."`
-	MTU      int           `name:"mtu" default:"0" help:"Path MTU: 256, 512, 1024, 2048 or 4096 (default: the largest that fits)."`
+	MTU      int           `name:"mtu" default:"0" complete:"256,512,1024,2048,4096" help:"Path MTU: 256, 512, 1024, 2048 or 4096 (default: the largest that fits)."`
 	JSON     bool          `name:"json" help:"Print the result as JSON."`
 
 	Server bool   `xor:"role" help:"Run as the server for clients on other machines."`
 	Once   bool   `help:"With --server: exit after the first client."`
 	Client string `xor:"role" placeholder:"HOST" help:"Measure to the server on HOST."`
 	Port   int    `default:"${perfPort}" help:"TCP port of the exchange, with --server and --client."`
-	Device string `placeholder:"NIC" help:"The NIC (default: the first)."`
-	Peer   string `placeholder:"NIC" help:"The destination NIC when both NICs belong to one daemon (default: the next one)."`
+	Device string `placeholder:"NIC" complete:"<nics>" help:"The NIC (default: the first)."`
+	Peer   string `placeholder:"NIC" complete:"<nics>" help:"The destination NIC when both NICs belong to one daemon (default: the next one)."`
 	GID    int    `name:"gid" default:"${anyGID}" help:"GID index (default: one that can reach the peer's GID)."`
 }
 
@@ -72,7 +74,7 @@ func (p *perfCmd) Run(e *env) error {
 }
 
 func (p *perfCmd) serve(e *env) error {
-	c, err := verbs.Open(e, p.Device, e.socketOption())
+	c, err := e.open(p.Device)
 	if err != nil {
 		return err
 	}
@@ -91,12 +93,32 @@ func (p *perfCmd) serve(e *env) error {
 
 func (p *perfCmd) measure(e *env, o perf.Options) (*perf.Result, error) {
 	if p.Client == "" {
-		return perf.Local(e, e.socket, release(), p.Device, p.Peer, p.GID, o)
+		return p.measureLocally(e, o)
 	}
-	c, err := verbs.Open(e, p.Device, e.socketOption())
+	c, err := e.open(p.Device)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
 	return perf.Dial(e, p.Client, p.Port, c, p.GID, o)
+}
+
+// measureLocally measures between two NICs of one daemon. If there is none, and none is named, it
+// is a new one.
+func (p *perfCmd) measureLocally(e *env, o perf.Options) (*perf.Result, error) {
+	found, err := e.find()
+	if err == nil {
+		defer found.Close()
+		return perf.Local(e, found.Socket, p.Device, p.Peer, p.GID, o)
+	}
+	if e.socket != "" || !errors.Is(err, control.ErrNoDaemon) {
+		return nil, err
+	}
+	d, cleanup, startErr := daemon.StartPrivate(release())
+	if startErr != nil {
+		return nil, startErr
+	}
+	defer cleanup()
+	fmt.Fprintf(e.err, "softroce: %v; measures with a daemon of its own\n", err)
+	return perf.Local(e, d.Socket(), p.Device, p.Peer, p.GID, o)
 }

@@ -2,16 +2,16 @@ package main
 
 import (
 	"softroce/internal/pingpong"
-	"softroce/verbs"
 )
 
 type pingpongCmd struct {
+	daemonFlags
 	Host    string `arg:"" optional:"" help:"The server to connect to; without it, run as the server."`
 	Port    int    `short:"p" default:"18515" help:"TCP port of the exchange."`
-	Device  string `short:"d" name:"ib-dev" placeholder:"NIC" help:"The NIC (default: the first)."`
+	Device  string `short:"d" name:"ib-dev" placeholder:"NIC" complete:"<nics>" help:"The NIC (default: the first)."`
 	IBPort  int    `short:"i" name:"ib-port" default:"1" help:"Port of the NIC: always 1."`
 	Size    int    `short:"s" default:"4096" help:"Message size in bytes."`
-	MTU     int    `short:"m" default:"1024" help:"Path MTU: 256, 512, 1024, 2048 or 4096."`
+	MTU     int    `short:"m" default:"1024" complete:"256,512,1024,2048,4096" help:"Path MTU: 256, 512, 1024, 2048 or 4096."`
 	RxDepth int    `short:"r" name:"rx-depth" default:"500" help:"Number of receives to post."`
 	Iters   int    `short:"n" default:"1000" help:"Number of messages in each direction."`
 	SL      int    `short:"l" name:"sl" default:"0" help:"Service level; ignored on RoCE."`
@@ -31,7 +31,7 @@ func (p *pingpongCmd) Run(e *env) error {
 	if p.IBPort != 1 {
 		return usagef("ib-port %d: a softroce NIC has port 1 only", p.IBPort)
 	}
-	c, err := verbs.Open(e, p.Device, e.socketOption())
+	c, err := e.open(p.Device)
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"softroce/internal/control"
 	"softroce/internal/nicspec"
 )
 
 type pkeysCmd struct {
-	Device string `arg:"" name:"nic" help:"The NIC."`
+	daemonFlags
+	Device string `arg:"" name:"nic" complete:"<nics>" help:"The NIC."`
 	Keys   string `arg:"" help:"The P_Key table: keys in index order, separated by '+', such as 0xffff+0x8001; 0 leaves an index empty."`
 }
 
@@ -15,7 +15,7 @@ func (p *pkeysCmd) Run(e *env) error {
 	if err != nil {
 		return &usageError{err}
 	}
-	c, err := control.Dial(e, e.socket)
+	c, err := e.find()
 	if err != nil {
 		return err
 	}

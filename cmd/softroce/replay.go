@@ -13,14 +13,14 @@ import (
 )
 
 type replayCmd struct {
-	File    string `arg:"" help:"A pcap or pcapng file."`
+	File    string `arg:"" complete:"<files>" help:"A pcap or pcapng file."`
 	Strict  bool   `help:"Also compare what the specification leaves to the implementation."`
 	JSON    bool   `name:"json" help:"Print the report as JSON."`
-	Onto    string `placeholder:"LINK" help:"Replay to a live NIC at the other end of a link: packet:IFACE, udp:IFACE, dgram:…, or to a simulated NIC: fabric."`
-	Program string `placeholder:"COMMAND" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
+	Onto    string `placeholder:"LINK" complete:"<links>" help:"Replay to a live NIC at the other end of a link: packet:IFACE, udp:IFACE, dgram:…, or to a simulated NIC: fabric."`
+	Program string `placeholder:"COMMAND" complete:"<programs>" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
 	Side    string `enum:"both,requester,responder" default:"both" help:"Which side of the connections to replay: requester, responder, or both in turn."`
 	Fast    bool   `help:"Replay as fast as possible, without the captured timing."`
-	Output  string `short:"o" placeholder:"FILE" help:"Record the packets of the replay."`
+	Output  string `short:"o" placeholder:"FILE" complete:"<files>" help:"Record the packets of the replay."`
 }
 
 // Run exits with status 1 if the replay found a difference.

@@ -8,14 +8,15 @@ import (
 )
 
 type runCmd struct {
-	NIC     []string `name:"nic" sep:"none" placeholder:"NAME=LINK" help:"Start a daemon with this NIC, as softroce daemon --nic does. May be repeated."`
-	Fault   string   `placeholder:"FILE" help:"Start a daemon that applies the fault program in FILE to packets."`
-	Capture string   `placeholder:"FILE" help:"Start a daemon that records every packet to a pcapng file."`
+	daemonFlags
+	NIC     []string `name:"nic" sep:"none" placeholder:"NAME=LINK" complete:"<nic=link>" help:"Start a daemon with this NIC, as softroce daemon --nic does. May be repeated."`
+	Fault   string   `placeholder:"FILE" complete:"<files>" help:"Start a daemon that applies the fault program in FILE to packets."`
+	Capture string   `placeholder:"FILE" complete:"<files>" help:"Start a daemon that records every packet to a pcapng file."`
 	Block   bool     `name:"capture-blocking" help:"If the file of the capture is slow, let the NICs wait for it instead of losing packets of the capture."`
-	Device  string   `placeholder:"NIC,…" help:"The NICs that the program sees, in this order (default: all NICs of the daemon)."`
+	Device  string   `placeholder:"NIC,…" complete:"<nics,>" help:"The NICs that the program sees, in this order (default: all NICs of the daemon)."`
 	Quiet   bool     `short:"q" help:"Do not print which daemon and libraries are used."`
 
-	Command []string `arg:"" passthrough:"" name:"command" help:"The program and its arguments, after --."`
+	Command []string `arg:"" passthrough:"" name:"command" complete:"<programs>" help:"The program and its arguments, after --."`
 }
 
 // Run exits with the program's status.

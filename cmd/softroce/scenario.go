@@ -11,12 +11,12 @@ import (
 )
 
 type scenarioCmd struct {
-	Files   []string `arg:"" name:"file" type:"existingfile" help:"Scenario files."`
+	Files   []string `arg:"" name:"file" type:"existingfile" complete:"<files>" help:"Scenario files."`
 	Verbose bool     `short:"v" help:"Print every command with the packets that followed it."`
 	JSON    bool     `name:"json" help:"Print one line of JSON per scenario."`
 	Jobs    int      `short:"j" default:"1" help:"Number of scenarios to run at the same time."`
-	Peer    string   `placeholder:"LINK" help:"Run against a live NIC at the other end of a link: packet:IFACE, udp:IFACE or dgram:…"`
-	Program string   `placeholder:"COMMAND" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
+	Peer    string   `placeholder:"LINK" complete:"<links>" help:"Run against a live NIC at the other end of a link: packet:IFACE, udp:IFACE or dgram:…"`
+	Program string   `placeholder:"COMMAND" complete:"<programs>" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
 	IPv6    bool     `name:"ipv6" help:"Use IPv6 addresses."`
 	Untimed bool     `help:"Do not fail on packets that arrive too early. For hosts whose clock stops and catches up, such as virtual machines."`
 	Lacks   []string `placeholder:"EVENT,…" help:"Asynchronous events that the live NIC does not generate."`

@@ -20,10 +20,14 @@ const sourceVersion = "0.1.0-dev"
 type versionCmd struct{}
 
 func (*versionCmd) Run(e *env) error {
-	info, _ := debug.ReadBuildInfo()
-	_, err := fmt.Fprintf(e.out, "softroce %s (commit %s) %s %s/%s\n",
-		release(), sourceCommit(info), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	_, err := fmt.Fprintln(e.out, versionLine())
 	return err
+}
+
+func versionLine() string {
+	info, _ := debug.ReadBuildInfo()
+	return fmt.Sprintf("softroce %s (commit %s) %s %s/%s",
+		release(), sourceCommit(info), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // release is the version that the daemon, its metrics and the manual report.

@@ -27,7 +27,7 @@ const (
 )
 
 func main() {
-	socket := flag.String("socket", "", "the daemon's `path`; default $SOFTROCE_SOCKET or /run/softroce/softroce.sock")
+	socket := flag.String("socket", "", "the daemon's `path`; default $SOFTROCE_SOCKET, or the daemon that softroce finds")
 	device := flag.String("device", "", "the NIC's `name`; default: the daemon's first")
 	at := flag.String("at", "127.0.0.1:18700", "the server's `host:port`")
 	flag.Parse()

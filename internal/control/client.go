@@ -65,9 +65,21 @@ type Client struct {
 	reason  string
 }
 
-// Dial connects to the daemon at path (see SocketPath) and exchanges hello messages.
+// Dial connects to the daemon that path or $SOFTROCE_SOCKET names, or else to the one that Find
+// finds.
 func Dial(ctx context.Context, path string) (*Client, error) {
-	path = SocketPath(path)
+	if path = Named(path); path != "" {
+		return dialPath(ctx, path)
+	}
+	f, err := Find(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	return f.Client, nil
+}
+
+// dialPath connects to the daemon at path and exchanges hello messages.
+func dialPath(ctx context.Context, path string) (*Client, error) {
 	c, err := dial(ctx, path)
 	if err != nil {
 		var errno syscall.Errno

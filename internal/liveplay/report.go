@@ -16,7 +16,7 @@ type Report struct {
 	Strict  bool          `json:"strict"`
 	Left    []replay.Note `json:"left"` // streams of the capture that cannot be played
 	Streams []*Stream     `json:"streams"`
-	Count   int           `json:"differences"` // what Differences returns
+	Count   int           `json:"differences_total"` // what Differences returns
 }
 
 // A Stream is one played side of a captured stream: the requester's, played to a live responder, or

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"softroce/internal/daemon"
 	"softroce/verbs"
 )
 
@@ -28,15 +27,9 @@ func Between(ctx context.Context, client, server *verbs.Context, gid int, o Opti
 	return r, err
 }
 
-// Local measures between two NICs of one daemon: the one at socket, or, where socket is empty and
-// no daemon runs at the default place, a private one that it starts. release is the version of a
-// private daemon. client and server name the NICs, see PickNICs.
-func Local(ctx context.Context, socket, release, client, server string, gid int, o Options) (*Result, error) {
-	socket, cleanup, err := daemon.FindOrStart(ctx, socket, release)
-	if err != nil {
-		return nil, err
-	}
-	defer cleanup()
+// Local measures between two NICs of the daemon on socket. client and server name the NICs, see
+// PickNICs.
+func Local(ctx context.Context, socket, client, server string, gid int, o Options) (*Result, error) {
 	at := verbs.WithSocket(socket)
 	nics, err := verbs.Devices(ctx, at)
 	if err != nil {

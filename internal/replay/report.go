@@ -10,7 +10,7 @@ type Report struct {
 	RC          int           `json:"rc_packets"`
 	Skipped     []Note        `json:"skipped"` // packets that were not fed: wrong ICRC, truncated, unreadable
 	Connections []*Connection `json:"connections"`
-	Count       int           `json:"differences"` // what Differences returns
+	Count       int           `json:"differences_total"` // what Differences returns
 }
 
 // An End is one queue pair of a connection.

@@ -27,7 +27,7 @@ import (
 type lease struct {
 	socket string
 	conn   *control.Client // keeps the daemon from exiting before the program does
-	denied string          // the socket of a daemon that denied access to this user
+	notes  []string        // why it is this daemon, and what else a user may have expected
 
 	// For a daemon that was started here:
 	nics    []string    // its WriteReady lines
@@ -41,62 +41,80 @@ type lease struct {
 // acquire finds or starts a daemon.
 //
 // If the options configure a daemon (NICs, faults, a capture), it is private to this program, on a
-// new socket unless Socket names one. Otherwise a daemon on the named or default socket is used. If
-// none runs on the default socket, or if it denies access to this user, all programs that the user
-// runs at the same time share one, so that programs in two terminals can communicate.
+// new socket unless Socket names one. Otherwise it is the daemon that every command finds
+// (control.Find). If there is none, all programs that the user runs at the same time share one, so
+// that programs in two terminals can communicate.
 func (o *Options) acquire(ctx context.Context) (*lease, error) {
-	hold, err := dial(ctx, o.Socket)
-	if err == nil && !o.customized() {
-		return &lease{socket: absolute(control.SocketPath(o.Socket)), conn: hold}, nil
+	named := control.Named(o.Socket)
+	if named != "" {
+		named = control.Absolute(named)
 	}
-	if err == nil {
-		hold.Close()
+	if named == "" && o.customized() {
+		return o.startPrivate(ctx)
 	}
-	denied := errors.Is(err, unix.EACCES) && !socketNamed(o.Socket)
+	found, err := control.Find(ctx, named)
+	var none *control.NotFoundError
 	switch {
-	case err == nil && socketNamed(o.Socket):
-		return nil, fmt.Errorf("a daemon already runs on %s: --nic, --fault and --capture apply only to a daemon that softroce run starts", control.SocketPath(o.Socket))
-	case err != nil && !errors.Is(err, control.ErrNoDaemon) && !denied:
+	case err == nil && o.customized():
+		found.Close()
+		return nil, fmt.Errorf("a daemon already runs on %s: --nic, --fault and --capture apply only to a daemon that softroce run starts", named)
+	case err == nil:
+		d := &lease{socket: found.Socket, conn: found.Client}
+		d.noteDenied(found.Denied)
+		if named == "" {
+			d.noteOthers()
+		}
+		return d, nil
+	case !errors.Is(err, control.ErrNoDaemon):
 		return nil, err
-	case socketNamed(o.Socket) && !o.customized():
-		return o.share(ctx, absolute(control.SocketPath(o.Socket)))
-	case socketNamed(o.Socket):
-		return o.start(ctx, absolute(control.SocketPath(o.Socket)), "")
+	case named != "" && o.customized():
+		return o.start(ctx, named, "")
+	case named != "":
+		return o.share(ctx, named)
 	}
-	d, err := o.startUnnamed(ctx)
-	if err == nil && denied {
-		d.denied = control.DefaultSocket
-	}
-	return d, err
+	errors.As(err, &none)
+	return o.shareUnnamed(ctx, none)
 }
 
-// dial connects to a daemon. If the daemon is shutting down because its last client has left, dial
-// waits until it is gone. It retries a limited number of times, because a daemon that is closing
-// may also refuse clients for other reasons.
-func dial(ctx context.Context, socket string) (c *control.Client, err error) {
-	for range closingRetries {
-		c, err = control.Dial(ctx, socket)
-		if !errors.Is(err, control.ErrGone) || ctx.Err() != nil {
-			break
-		}
-		time.Sleep(closingPause)
+// noteDenied notes the daemons that deny access to this user.
+func (d *lease) noteDenied(sockets []string) {
+	if len(sockets) > 0 {
+		d.notes = append(d.notes, fmt.Sprintf("the daemon on %s denies access to this user", strings.Join(sockets, " and ")))
 	}
-	return c, err
 }
 
-// How often dial retries while a daemon shuts down, and the pause between two attempts.
-const (
-	closingRetries = 100
-	closingPause   = 10 * time.Millisecond
-)
-
-// startUnnamed starts a daemon, or finds the shared one, if no socket is named.
-func (o *Options) startUnnamed(ctx context.Context) (*lease, error) {
-	if !o.customized() {
-		if dir, err := sharedDir(); err == nil {
-			return o.share(ctx, filepath.Join(dir, "socket"))
-		}
+// noteOthers notes the other daemons that the user may have meant.
+func (d *lease) noteOthers() {
+	if o := control.Others(d.socket); len(o) > 0 {
+		d.notes = append(d.notes, fmt.Sprintf("other daemons, which --socket selects: %s", strings.Join(o, ", ")))
 	}
+}
+
+// shareUnnamed starts the daemon that the user's programs share. If there is no place for its
+// socket that they all find, the daemon is private to this program.
+func (o *Options) shareUnnamed(ctx context.Context, none *control.NotFoundError) (d *lease, err error) {
+	socket, taken, placeErr := control.UserSocket()
+	if placeErr == nil {
+		d, err = o.share(ctx, socket)
+	} else {
+		d, err = o.startPrivate(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.noteDenied(none.Denied)
+	switch {
+	case placeErr != nil:
+		d.notes = append(d.notes, fmt.Sprintf("no other softroce run finds this daemon (%v): use --socket %s there", placeErr, d.socket))
+	case taken != "":
+		d.notes = append(d.notes, fmt.Sprintf("%s is not this user's alone and was not used", taken))
+	}
+	d.noteOthers()
+	return d, nil
+}
+
+// startPrivate starts a daemon on a socket in a new directory.
+func (o *Options) startPrivate(ctx context.Context) (*lease, error) {
 	dir, err := os.MkdirTemp(tempdir.ForSocket(), "softroce-")
 	if err != nil {
 		return nil, err
@@ -108,50 +126,6 @@ func (o *Options) startUnnamed(ctx context.Context) (*lease, error) {
 	return d, err
 }
 
-// socketNamed reports whether an option or the environment names the socket.
-func socketNamed(socket string) bool { return socket != "" || os.Getenv(control.SocketEnv) != "" }
-
-func absolute(path string) string {
-	if abs, err := filepath.Abs(path); err == nil {
-		return abs
-	}
-	return path
-}
-
-// sharedDir returns the directory for the socket of the daemon that a user's programs share. It
-// must belong to this user alone. XDG_RUNTIME_DIR is checked for that, because after su it may
-// still name the directory of another user.
-func sharedDir() (string, error) {
-	if runtime := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(runtime) {
-		if dir := filepath.Join(runtime, "softroce"); privateDir(dir) == nil {
-			return dir, nil
-		}
-	}
-	dir := filepath.Join(tempdir.ForSocket(), sharedName())
-	return dir, privateDir(dir)
-}
-
-func sharedName() string { return "softroce-" + strconv.Itoa(os.Geteuid()) }
-
-// privateDir creates a directory if necessary, and checks that only this user can access it and
-// that a socket's path in it is not too long.
-func privateDir(dir string) error {
-	if len(dir)+len("/socket") >= tempdir.SocketPathSize {
-		return unix.ENAMETOOLONG
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return unix.EPERM
-	}
-	return nil
-}
-
 // shareAttempts bounds how often share retries because a daemon exits or another one starts at the
 // same time.
 const shareAttempts = 10
@@ -161,9 +135,9 @@ func (o *Options) share(ctx context.Context, socket string) (*lease, error) {
 	var d *lease
 	var err error
 	for range shareAttempts {
-		hold, dialErr := dial(ctx, socket)
+		found, dialErr := control.Find(ctx, socket)
 		if dialErr == nil {
-			return &lease{socket: socket, conn: hold}, nil
+			return &lease{socket: socket, conn: found.Client}, nil
 		}
 		if !errors.Is(dialErr, control.ErrNoDaemon) {
 			return nil, dialErr
@@ -186,7 +160,7 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	}
 	for _, f := range [][2]string{{"--fault", o.Fault}, {"--capture", o.Capture}} {
 		if f[1] != "" {
-			args = append(args, f[0], crossProcessPath(absolute(f[1])))
+			args = append(args, f[0], crossProcessPath(control.Absolute(f[1])))
 		}
 	}
 	if o.CaptureBlocking {

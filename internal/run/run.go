@@ -17,8 +17,8 @@ type Options struct {
 	Device  string   // the NICs that the program sees, separated by commas; "": all
 	Quiet   bool     // do not print which daemon and libraries are used
 
-	// Socket is the daemon's socket. If empty, it is the default one (see control.SocketPath), or,
-	// if no daemon runs there, one that the user's programs share.
+	// Socket is the daemon's socket. If empty, the daemon is the one that control.Find finds, or,
+	// if there is none, a new one that the user's programs share.
 	Socket string
 
 	// The configuration of the daemon to start. If any of these is set, a running daemon is not
@@ -90,6 +90,9 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 	}
 	if !o.Quiet {
 		fmt.Fprintf(o.Stderr, "softroce run: %s; libraries in %s\n", d, dir)
+		for _, n := range d.notes {
+			fmt.Fprintf(o.Stderr, "softroce run: %s\n", n)
+		}
 	}
 	argv := append([]string{o.Command[0]}, o.Command[1:]...)
 	if p.args != nil {
@@ -121,14 +124,6 @@ func checkDevices(ctx context.Context, socket, names string) error {
 
 // String describes the daemon in use.
 func (d *lease) String() string {
-	s := d.description()
-	if d.denied != "" {
-		s += " (the one on " + d.denied + " denies access to this user)"
-	}
-	return s
-}
-
-func (d *lease) description() string {
 	if d.process == nil {
 		return "uses the daemon on " + d.socket
 	}

@@ -45,7 +45,7 @@ type DeviceLine struct {
 	Clients       int          `json:"clients"`
 	LinkError     string       `json:"link_error,omitempty"`
 	GIDs          []daemon.GID `json:"gids"`
-	PKeys         []string     `json:"pkeys"`
+	PKeys         []uint16     `json:"pkeys"` // by index; 0: no key
 }
 
 func devices(s *daemon.Snapshot) []DeviceLine {
@@ -53,13 +53,10 @@ func devices(s *daemon.Snapshot) []DeviceLine {
 	for _, d := range s.Devices {
 		l := DeviceLine{
 			Link: Link{d.Name, 1}, State: "ACTIVE", PhysicalState: "LINK_UP", Netdev: d.Netdev, GUID: guid(d.GUID),
-			ActiveMTU: d.ActiveMTU, Clients: len(d.Contexts), LinkError: d.LinkError, GIDs: d.GIDs, PKeys: []string{},
+			ActiveMTU: d.ActiveMTU, Clients: len(d.Contexts), LinkError: d.LinkError, GIDs: d.GIDs, PKeys: append([]uint16{}, d.PKeys...),
 		}
 		if d.PortState != ib.PortActive {
 			l.State, l.PhysicalState = "DOWN", "DISABLED"
-		}
-		for _, k := range d.PKeys {
-			l.PKeys = append(l.PKeys, fmt.Sprintf("%#04x", k))
 		}
 		list = append(list, l)
 	}

@@ -10,28 +10,29 @@ import (
 	"softroce/internal/daemon"
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/transport"
 )
 
 // roundTripped returns a snapshot that was encoded and decoded as JSON, as between daemon and tool.
 func roundTripped(t *testing.T) *daemon.Snapshot {
 	t.Helper()
-	owner := nic.Owner{PID: 42, Comm: "app"}
+	owner := nic.Owner{Client: 3, PID: 42, UID: 1000, Comm: "app"}
 	d := nic.Snapshot{
 		Name: "nic0", GUID: 0x0011223344556677, PortState: ib.PortActive, ActiveMTU: 1024, Netdev: "eth0",
 		GIDs: []nic.GIDEntry{{Index: 1, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.1")), Netdev: "eth0"},
 			{Index: 2, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.3")), Netdev: "eth0.7", VLAN: 7}},
 		PKeys:    []uint16{0xffff, 1},
 		Contexts: []nic.ContextInfo{{Owner: owner, PDs: 1, MRs: 2, MWs: 3, CQs: 4, SRQs: 5, QPs: 6, AHs: 7, XRCDs: 8, RegisteredBytes: 9, RingBytes: 10, DMs: 11, DeviceMemory: 12}},
-		QPs: []nic.QPInfo{{Owner: owner, QPN: 17, RemoteQPN: 18, Type: "RC", State: "RTS", PathMTU: 1024, SQPSN: 5, RQPSN: 6,
+		QPs: []nic.QPInfo{{Owner: owner, QPN: 17, RemoteQPN: 18, Type: "RC", State: "RTS", PathMTU: 1024, SQPSN: 5, RQPSN: 6, PD: 1, SendCQ: 2, RecvCQ: 4, QPCounters: transport.QPCounters{Retransmitted: 5, Timeouts: 1},
 			Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), SendPosted: 1, RecvPosted: 2},
-			{Owner: owner, QPN: 19, Type: "RC", State: "RESET"}},
-		MRs:    []nic.MRInfo{{Owner: owner, IOVA: 0x1000, Length: 4096, Access: "LOCAL_WRITE"}},
-		CQs:    []nic.CQInfo{{Owner: owner, Entries: 256, Waiting: 1, Users: 2, Notified: 3}},
-		PDs:    []nic.PDInfo{{Owner: owner, Users: 4}},
-		MWs:    []nic.MWInfo{{Owner: owner, Type: "1"}, {Owner: owner, Type: "2B", Bound: true, QPN: 17, IOVA: 0x1010, Length: 16, Access: "remote_read"}},
-		DMs:    []nic.DMInfo{{Owner: owner, Length: 100, Users: 1}},
-		SRQs:   []nic.SRQInfo{{Owner: owner, Entries: 64, MaxSGE: 2, Posted: 5, Limit: 8, Users: 1, Number: 3}},
-		AHs:    []nic.AHInfo{{Owner: owner, Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), TClass: 8, HopLimit: 64}},
+			{Owner: owner, QPN: 19, Type: "RC", State: "RESET", SRQ: 8}},
+		MRs:    []nic.MRInfo{{Owner: owner, ID: 5, PD: 1, IOVA: 0x1000, Length: 4096, Access: "LOCAL_WRITE"}},
+		CQs:    []nic.CQInfo{{Owner: owner, ID: 2, Entries: 256, Waiting: 1, Users: 2, Notified: 3}},
+		PDs:    []nic.PDInfo{{Owner: owner, ID: 1, Users: 4}},
+		MWs:    []nic.MWInfo{{Owner: owner, ID: 6, PD: 1, Type: "1"}, {Owner: owner, ID: 7, PD: 1, Type: "2B", Bound: true, QPN: 17, IOVA: 0x1010, Length: 16, Access: "remote_read"}},
+		DMs:    []nic.DMInfo{{Owner: owner, ID: 9, Length: 100, Users: 1}},
+		SRQs:   []nic.SRQInfo{{Owner: owner, ID: 8, PD: 1, Entries: 64, MaxSGE: 2, Posted: 5, Limit: 8, Users: 1, Number: 3}},
+		AHs:    []nic.AHInfo{{Owner: owner, ID: 10, PD: 1, Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), TClass: 8, HopLimit: 64}},
 		Groups: []nic.GroupInfo{{Addr: netip.MustParseAddr("239.1.2.3"), QPs: []uint32{20, 21}}},
 		Faults: []nic.FaultInfo{{Line: 2, Rule: "drop nth 3", Matched: 9, Acted: 1}},
 	}
@@ -62,24 +63,24 @@ func TestWriteTextPrintsOneLinePerObject(t *testing.T) {
 link nic1/1 state DOWN physical_state DISABLED netdev - mtu 0 node_guid 0000:0000:0000:0000 clients 0
     error network is down
 `,
-		"qp": `link nic0/1 lqpn 17 rqpn 18 type RC state RTS   rq-psn 6 sq-psn 5 mtu 1024 path 192.0.2.1 > 192.0.2.2 sq 1 rq 2 pid 42 comm app
-link nic0/1 lqpn 19 rqpn 0  type RC state RESET rq-psn 0 sq-psn 0 mtu 0    path -                     sq 0 rq 0 pid 42 comm app
+		"qp": `link nic0/1 lqpn 17 rqpn 18 type RC state RTS   rq-psn 6 sq-psn 5 mtu 1024 path 192.0.2.1 > 192.0.2.2 sq 1 rq 2 pdn 1 send_cqn 2 recv_cqn 4 srqn - client 3 pid 42 comm app retransmitted 5 timeouts 1
+link nic0/1 lqpn 19 rqpn 0  type RC state RESET rq-psn 0 sq-psn 0 mtu 0    path -                     sq 0 rq 0 pdn - send_cqn - recv_cqn - srqn 8 client 3 pid 42 comm app
 `,
-		"mr":  "link nic0/1 iova 0x1000 length 4096 access LOCAL_WRITE pid 42 comm app\n",
-		"cq":  "link nic0/1 cqe 256 waiting 1 users 2 events 3 overrun false pid 42 comm app\n",
-		"ctx": "link nic0/1 pd 1 mr 2 mw 3 cq 4 srq 5 qp 6 ah 7 xrcd 8 dm 11 registered 9 rings 10 device_memory 12 pid 42 comm app\n",
-		"pd":  "link nic0/1 users 4 pid 42 comm app\n",
-		"mw": `link nic0/1 type 1 bound false lqpn 0 iova 0x0 length 0 access - pid 42 comm app
-link nic0/1 type 2B bound true lqpn 17 iova 0x1010 length 16 access remote_read pid 42 comm app
+		"mr":  "link nic0/1 mrn 5 iova 0x1000 length 4096 access LOCAL_WRITE pdn 1 dmn - client 3 pid 42 comm app\n",
+		"cq":  "link nic0/1 cqn 2 cqe 256 waiting 1 users 2 events 3 overrun false client 3 pid 42 comm app\n",
+		"ctx": "link nic0/1 pd 1 mr 2 mw 3 cq 4 srq 5 qp 6 ah 7 xrcd 8 dm 11 registered 9 rings 10 device_memory 12 client 3 pid 42 comm app\n",
+		"pd":  "link nic0/1 pdn 1 users 4 client 3 pid 42 comm app\n",
+		"mw": `link nic0/1 mwn 6 type 1 bound false lqpn - iova 0x0 length 0 access - pdn 1 client 3 pid 42 comm app
+link nic0/1 mwn 7 type 2B bound true lqpn 17 iova 0x1010 length 16 access remote_read pdn 1 client 3 pid 42 comm app
 `,
-		"dm":     "link nic0/1 length 100 users 1 pid 42 comm app\n",
-		"srq":    "link nic0/1 srqn 3 wr 64 sge 2 posted 5 limit 8 users 1 pid 42 comm app\n",
-		"ah":     "link nic0/1 path 192.0.2.1 > 192.0.2.2 tclass 8 hop_limit 64 pid 42 comm app\n",
+		"dm":     "link nic0/1 dmn 9 length 100 users 1 client 3 pid 42 comm app\n",
+		"srq":    "link nic0/1 srqn 8 wr 64 sge 2 posted 5 limit 8 users 1 pdn 1 cqn - xrc_srqn 3 client 3 pid 42 comm app\n",
+		"ah":     "link nic0/1 ahn 10 path 192.0.2.1 > 192.0.2.2 tclass 8 hop_limit 64 pdn 1 client 3 pid 42 comm app\n",
 		"mcast":  "link nic0/1 group 239.1.2.3 lqpn 20,21\n",
 		"faults": "link nic0/1 line 2 matched 9 acted 1 overflowed 0 rule drop nth 3\n",
 	} {
 		var b strings.Builder
-		if err := WriteText(&b, s, kind); err != nil {
+		if err := WriteText(&b, s, kind, Options{}); err != nil {
 			t.Errorf("%s: %v", kind, err)
 		}
 		if squeeze(b.String()) != squeeze(want) {
@@ -99,7 +100,7 @@ func squeeze(s string) string {
 
 func TestWriteTextPrintsOneLinePerCounter(t *testing.T) {
 	var b strings.Builder
-	if err := WriteText(&b, roundTripped(t), "counters"); err != nil {
+	if err := WriteText(&b, roundTripped(t), "counters", Options{All: true}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -112,18 +113,31 @@ func TestWriteTextPrintsOneLinePerCounter(t *testing.T) {
 	}
 }
 
+func TestWriteTextOmitsCountersThatAreZero(t *testing.T) {
+	var b strings.Builder
+	before, now := roundTripped(t), roundTripped(t)
+	now.Devices[0].Counters.Values["port_xmit_packets"] += 100
+	if err := WriteText(&b, now, "counters", Options{Before: before}); err != nil {
+		t.Fatal(err)
+	}
+	want := "link nic0/1 port_xmit_packets 107 +100\nlink nic0/1 rx_opcode RC_ACKNOWLEDGE 8\nlink nic0/1 nak_sent psn_sequence_error 9\nlink nic0/1 drop tx_stalled 10\n"
+	if got := squeeze(b.String()); got != strings.TrimSuffix(want, "\n") {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
 func TestSelectReturnsObjectsWithLinks(t *testing.T) {
 	s := roundTripped(t)
 	for kind, want := range map[string]string{
-		"qp":       `{"ifname":"nic0","port":1,"pid":42,"comm":"app","lqpn":17,"rqpn":18,"type":"RC","state":"RTS"`,
-		"mr":       `{"ifname":"nic0","port":1,"pid":42,"comm":"app","iova":4096,"length":4096`,
+		"qp":       `{"ifname":"nic0","port":1,"client":3,"pid":42,"uid":1000,"comm":"app","lqpn":17,"rqpn":18,"type":"RC","state":"RTS"`,
+		"mr":       `{"ifname":"nic0","port":1,"client":3,"pid":42,"uid":1000,"comm":"app","mrn":5,"pdn":1,"iova":"0x1000","length":4096`,
 		"devices":  `{"ifname":"nic0","port":1,"state":"ACTIVE"`,
 		"counters": `{"ifname":"nic0","port":1,"values":{`,
-		"ctx":      `{"ifname":"nic0","port":1,"pid":42,"comm":"app","pds":1,"qps":6`,
-		"pd":       `{"ifname":"nic0","port":1,"pid":42,"comm":"app","users":4}]`,
-		"mw":       `{"ifname":"nic0","port":1,"pid":42,"comm":"app","type":"1","bound":false`,
-		"srq":      `{"ifname":"nic0","port":1,"pid":42,"comm":"app","entries":64,"max_sge":2,"posted":5,"limit":8`,
-		"ah":       `{"ifname":"nic0","port":1,"pid":42,"comm":"app","src":"192.0.2.1","dst":"192.0.2.2"`,
+		"ctx":      `{"ifname":"nic0","port":1,"client":3,"pid":42,"uid":1000,"comm":"app","pds":1,"qps":6`,
+		"pd":       `{"ifname":"nic0","port":1,"client":3,"pid":42,"uid":1000,"comm":"app","pdn":1,"users":4}]`,
+		"mw":       `{"ifname":"nic0","port":1,"client":3,"pid":42,"uid":1000,"comm":"app","mwn":6,"pdn":1,"type":"1","bound":false`,
+		"srq":      `{"ifname":"nic0","port":1,"client":3,"pid":42,"uid":1000,"comm":"app","srqn":8,"pdn":1,"entries":64,"max_sge":2,"posted":5,"limit":8`,
+		"ah":       `{"ifname":"nic0","port":1,"client":3,"pid":42,"uid":1000,"comm":"app","ahn":10,"pdn":1,"src":"192.0.2.1","dst":"192.0.2.2"`,
 		"mcast":    `{"ifname":"nic0","port":1,"group":"239.1.2.3","lqpns":[20,21]}]`,
 		"faults":   `{"ifname":"nic0","port":1,"line":2,"rule":"drop nth 3","matched":9,"acted":1,"overflowed":0}]`,
 	} {

@@ -51,25 +51,38 @@ func writeDevice(w io.Writer, d DeviceLine) {
 		}
 	}
 	for i, k := range d.PKeys {
-		fmt.Fprintf(w, "    pkey %d %s\n", i, k)
+		fmt.Fprintf(w, "    pkey %d %#04x\n", i, k)
 	}
 }
 
-// writeCounters writes one counter per line. Counters of opcodes, drop reasons and NAK codes appear
-// only if they have occurred.
-func writeCounters(w io.Writer, l Link, c *daemon.Counters) {
+// writeCounters writes one counter per line, without those that are 0 unless all are wanted. before
+// has the values of some time ago, or is nil.
+func writeCounters(w io.Writer, l Link, c, before *daemon.Counters, all bool) {
+	if before == nil {
+		before = c
+	}
+	write := func(name string, value, was uint64) {
+		switch {
+		case value == 0 && !all:
+		case value > was:
+			line(w, "link", l, name, fmt.Sprintf("%d\t+%d", value, value-was))
+		default:
+			line(w, "link", l, name, value)
+		}
+	}
 	for _, k := range metrics.Counters {
-		line(w, "link", l, k.Name, c.Values[k.Name])
+		write(k.Name, c.Values[k.Name], before.Values[k.Name])
 	}
 	for _, kind := range []struct {
-		prefix string
-		counts map[string]uint64
+		prefix      string
+		counts, was map[string]uint64
 	}{
-		{"rx_opcode", c.RxOpcodes}, {"tx_opcode", c.TxOpcodes}, {"nak_sent", c.NAKsSent},
-		{"nak_received", c.NAKsReceived}, {"drop", c.Drops},
+		{"rx_opcode", c.RxOpcodes, before.RxOpcodes}, {"tx_opcode", c.TxOpcodes, before.TxOpcodes},
+		{"nak_sent", c.NAKsSent, before.NAKsSent}, {"nak_received", c.NAKsReceived, before.NAKsReceived},
+		{"drop", c.Drops, before.Drops},
 	} {
 		for _, name := range slices.Sorted(maps.Keys(kind.counts)) {
-			line(w, "link", l, kind.prefix+" "+name, kind.counts[name])
+			write(kind.prefix+" "+name, kind.counts[name], kind.was[name])
 		}
 	}
 }

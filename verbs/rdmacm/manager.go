@@ -21,8 +21,8 @@ type options struct {
 	device string
 }
 
-// WithSocket names the daemon's socket. The default is $SOFTROCE_SOCKET, or else
-// /run/softroce/softroce.sock.
+// WithSocket names the daemon's socket. The default is $SOFTROCE_SOCKET, or else that of the daemon
+// which the commands of softroce find: /run/softroce/softroce.sock, or a socket of this user.
 func WithSocket(path string) Option { return func(o *options) { o.socket = path } }
 
 // WithConn uses a connected seqpacket socket. Open takes ownership of it, also if it fails.
