@@ -77,7 +77,7 @@ matrix: E2E_TIMEOUT = 2h
 matrix: e2e ## every row of docs/use/programs.md, over both address families and in both roles (root)
 
 simulate: ## SEEDS seeds of the simulation in virtual time
-	go test ./internal/sim -run TestSeeds -count 1 -timeout 20m -v -sim.seeds $(SEEDS)
+	go run ./scripts/testreport -count 1 -timeout 20m -run TestSeeds ./internal/sim -sim.seeds $(SEEDS)
 
 soak: build ## mixed traffic with loss and killed clients for SOAK, all of it judged
 	go run ./scripts/soak -time $(SOAK)

@@ -1,7 +1,8 @@
 // Softroce is an RDMA NIC in userspace: the daemon and its tools.
 //
-// The exit status is 0 on success, 1 on failure or if a comparison found differences, and 2 if the
-// command line is wrong. softroce run exits with the status of the program that it runs.
+// The exit status is 0 on success, 1 on failure or if a comparison found differences, 2 if the
+// command line is wrong, and 3 if check or replay found nothing but could not look at everything.
+// softroce run exits with the status of the program that it runs.
 package main
 
 import (
@@ -20,9 +21,10 @@ import (
 
 // Exit statuses.
 const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2
+	exitOK         = 0
+	exitFailed     = 1
+	exitUsage      = 2
+	exitIncomplete = 3 // check and replay found nothing, but could not look at all
 )
 
 // cli is the command line. Each command is a field, implemented in the file of its name. The tag

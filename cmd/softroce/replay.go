@@ -23,7 +23,7 @@ type replayCmd struct {
 	Output  string `short:"o" placeholder:"FILE" complete:"<files>" help:"Record the packets of the replay."`
 }
 
-// Run exits with status 1 if the replay found a difference.
+// Run exits with status 1 if the replay found a difference, and 3 if not all could be compared.
 func (r *replayCmd) Run(e *env) error {
 	if r.Onto != "" {
 		return r.play(e)
@@ -38,8 +38,15 @@ func (r *replayCmd) Run(e *env) error {
 	return e.report(report, r.JSON, report.Differences())
 }
 
-// report prints a report and fails the command if it has differences.
-func (e *env) report(r interface{ WriteText(io.Writer) error }, asJSON bool, differences int) error {
+// A verdict is a report that says what it did not look at.
+type verdict interface {
+	WriteText(io.Writer) error
+	Incomplete() []string
+}
+
+// report prints a report. The command fails if there are findings, and with another status if there
+// are none but the report is incomplete.
+func (e *env) report(r verdict, asJSON bool, findings int) error {
 	write := r.WriteText
 	if asJSON {
 		write = func(io.Writer) error { return e.json(r) }
@@ -47,8 +54,11 @@ func (e *env) report(r interface{ WriteText(io.Writer) error }, asJSON bool, dif
 	if err := write(e.out); err != nil {
 		return err
 	}
-	if differences > 0 {
+	switch {
+	case findings > 0:
 		return errReported
+	case len(r.Incomplete()) > 0:
+		return &statusError{exitIncomplete, errReported}
 	}
 	return nil
 }

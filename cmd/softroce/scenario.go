@@ -22,7 +22,7 @@ type scenarioCmd struct {
 	Lacks   []string `placeholder:"EVENT,…" help:"Asynchronous events that the live NIC does not generate."`
 }
 
-// Run exits with status 1 if a scenario failed.
+// Run exits with status 1 if a scenario failed, and 3 if all were skipped.
 func (s *scenarioCmd) Run(e *env) error {
 	o := scenario.Options{Context: e, MissingEvents: s.Lacks, Untimed: s.Untimed}
 	if s.Peer == "" {
@@ -43,7 +43,7 @@ func (s *scenarioCmd) Run(e *env) error {
 		}
 		o.NewTestbed = c.NewTestbed
 	}
-	failed := 0
+	failed, played := 0, 0
 	for r := range scenario.RunAll(s.Files, o, s.Jobs) {
 		if e.Err() != nil {
 			return e.Err()
@@ -51,12 +51,18 @@ func (s *scenarioCmd) Run(e *env) error {
 		if errors.Is(r.Err, scenario.ErrFailed) {
 			failed++
 		}
+		if !errors.Is(r.Err, scenario.ErrSkipped) {
+			played++
+		}
 		if err := s.print(e, r); err != nil {
 			return err
 		}
 	}
-	if failed > 0 {
+	switch {
+	case failed > 0:
 		return fmt.Errorf("%d of %d scenarios failed", failed, len(s.Files))
+	case played == 0:
+		return &statusError{exitIncomplete, fmt.Errorf("no scenario was played: %d were skipped", len(s.Files))}
 	}
 	return nil
 }

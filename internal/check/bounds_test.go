@@ -32,7 +32,7 @@ func TestStreamHistoryIsBounded(t *testing.T) {
 		rs = append(rs, sendTo(i+1, 17, uint32(i*3)))
 	}
 	fs := survey(yield(rs))
-	j := &judge{Report: newReport(), flows: fs}
+	j := &judge{Report: newReport(), flows: fs, views: conversation.NewViews()}
 	for _, r := range rs {
 		j.record(r)
 		if got := len(fs.list[0].stream.requests); got > maxHistory || got != j.requests {

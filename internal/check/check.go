@@ -62,7 +62,7 @@ func Packets(ps capture.Packets) *Report {
 }
 
 func judgeRecords(rs records) (*Report, error) {
-	j := &judge{Report: newReport(), flows: survey(rs)}
+	j := &judge{Report: newReport(), flows: survey(rs), views: conversation.NewViews()}
 	for rec, err := range rs() {
 		if err != nil {
 			j.finish()

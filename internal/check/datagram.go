@@ -49,6 +49,7 @@ func (j *judge) cnp(p *judgedPacket) {
 	if !p.BECN || p.PSN != 0 || p.AckReq || len(p.Payload) != cnpLen || !zero {
 		j.violates(p, ruleCNP, "BECN %d, PSN %d, AckReq %d, % x", bit(p.BECN), p.PSN, bit(p.AckReq), p.Payload)
 	}
+	j.CNPs++
 	f := p.flow
 	if f == nil {
 		return

@@ -19,6 +19,9 @@
 //  2. the rules of a request within its stream: request.go, resend.go; those of UC: uc.go;
 //  3. the rules of a reply to the stream of the opposite direction: reply.go, read.go.
 //
+// Both passes skip further views of a packet that was captured on several interfaces. coverage.go
+// says what was judged, recovery.go which packets were sent again, and why.
+//
 // A packet that breaks a rule is a Violation. Known deviations of the Linux driver from the
 // specification, and what else deserves attention, are Notes.
 //

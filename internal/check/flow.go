@@ -15,8 +15,10 @@ type flow struct {
 	migReq bool   // of the latest packet
 	seen   bool   // the second pass met a packet of the flow
 
-	stream *stream // its requests, nil before the first one
-	order  arrivalOrder
+	stream            *stream // its requests, nil before the first one
+	order             arrivalOrder
+	requests, replies int
+
 	lastCE int   // number of the last packet marked CE (congestion experienced)
 	cnpAt  int64 // time of the last CNP
 	cnps   int

@@ -14,6 +14,7 @@ import (
 type judge struct {
 	*Report
 	*flows
+	views    *conversation.Views
 	requests int // kept, of all streams
 }
 
@@ -44,12 +45,19 @@ func (j *judge) record(rec capture.Record) {
 		return
 	}
 	j.RoCE++
+	if j.views.IsAnother(cp) {
+		j.Views++
+		return
+	}
 	p := &judgedPacket{Packet: cp, info: cp.Opcode.Info(), at: cp.Time.UnixNano()}
 	p.flow = j.of(cp)
 	p.name = conversation.KeyOf(cp).String()
 	j.Services[service(cp.Opcode)]++
 	if !j.readable(p) {
 		return
+	}
+	if p.TClass&3 == 3 {
+		j.CEMarks++
 	}
 	j.headers(p)
 	switch {
@@ -58,6 +66,7 @@ func (j *judge) record(rec capture.Record) {
 	case p.info.Service == packet.UD:
 		j.datagram(p)
 	case p.flow == nil:
+		j.Beyond++
 		j.note(noteMany, p.No, "")
 	default:
 		j.connected(p)
@@ -76,6 +85,7 @@ func service(o packet.Opcode) string {
 func (j *judge) unreadable(rec capture.Record, err error) {
 	j.RoCE++
 	if rec.Length > len(rec.Data) {
+		j.Cut++
 		j.note(noteCut, rec.No, "")
 		return
 	}
@@ -153,6 +163,11 @@ func (j *judge) constants(p *judgedPacket) {
 	if p.TClass&3 == 3 && p.info.Request {
 		f.lastCE = p.No
 	}
+	if p.info.Request {
+		f.requests++
+	} else {
+		f.replies++
+	}
 }
 
 func bit(b bool) int {
@@ -164,7 +179,10 @@ func bit(b bool) int {
 
 func (j *judge) finish() {
 	for _, f := range j.list {
-		if f.peer != nil && f.Number < f.peer.Number {
+		switch {
+		case f.peer == nil && f.Reliable():
+			j.unpaired(f)
+		case f.peer != nil && f.Number <= f.peer.Number:
 			j.Connections++
 		}
 		if f.lastCE != 0 && (f.peer == nil || f.peer.cnps == 0) {
@@ -175,4 +193,5 @@ func (j *judge) finish() {
 		}
 	}
 	slices.SortStableFunc(j.Violations, func(a, b Violation) int { return cmp.Compare(a.Packet, b.Packet) })
+	j.NotJudged, j.Verdict = append([]string{}, j.Incomplete()...), j.verdict()
 }

@@ -8,7 +8,9 @@ const (
 	maxPartialReads = 8       // different partial retransmissions of one READ
 	maxViolations   = 1000    // listed; all are counted
 	maxNotes        = 1000    // listed
-	maxListed       = 8       // packet numbers of one note
+	maxListed       = 8       // packet numbers of one note; flows in one line
+	maxUnpaired     = 1000    // listed; all are counted
+	maxRecoveries   = 1000    // listed; all are counted
 )
 
 // Times in nanoseconds.

@@ -193,7 +193,8 @@ func (s *stream) sequenceNAK(p *judgedPacket, seq int64, isLate bool) {
 	case s.certain(seq) && len(s.requests) > 0 && s.requests[len(s.requests)-1].Seq <= seq:
 		s.violates(p, ruleNAKCause, "PSN %d, the highest that was sent", p.PSN)
 	}
-	s.nak = nak{active: true, seq: seq, no: p.No}
+	s.NAKs++
+	s.nak = nak{active: true, seq: seq, no: p.No, at: p.at}
 }
 
 // rnrNAK judges an RNR NAK for the request at seq.
@@ -210,7 +211,8 @@ func (s *stream) rnrNAK(p *judgedPacket, seq int64) {
 		s.violates(p, ruleRNROnce, "%d RNR NAKs for PSN %d, which was sent %d times", r.rnrNAKs, p.PSN, r.transmissions)
 		r.rnrNAKs = r.transmissions
 	}
-	s.rnr = rnr{active: true, seq: seq, at: p.at, last: r.at, wait: packet.RNRTimer(uint8(p.AETH.Syndrome & packet.SyndromeValue))}
+	s.RNRNAKs++
+	s.rnr = rnr{active: true, seq: seq, no: p.No, at: p.at, last: r.at, wait: packet.RNRTimer(uint8(p.AETH.Syndrome & packet.SyndromeValue))}
 }
 
 // fatalNAK judges a NAK that ends the connection.

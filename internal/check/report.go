@@ -9,18 +9,38 @@ import (
 
 // A Report is the result of judging a capture. It marshals to JSON.
 type Report struct {
-	File        string         `json:"file,omitempty"`
-	RoCE        int            `json:"roce_packets"`
-	Other       int            `json:"other_frames"` // of other protocols
-	Flows       int            `json:"flows"`        // queue pairs that RC, XRC or UC packets go to
-	Connections int            `json:"connections"`  // pairs of opposite flows
-	Services    map[string]int `json:"services"`     // packets of each service
-	CM          map[string]int `json:"cm"`           // messages of the connection manager, by name
-	MigReq      [2]int         `json:"migreq"`       // number of flows with MigReq 0, and with 1
-	Total       int            `json:"violations_total"`
-	ByRule      map[string]int `json:"violations_by_rule"`
-	Violations  []Violation    `json:"violations"` // the first maxViolations
-	Notes       []Note         `json:"notes"`
+	File   string `json:"file,omitempty"`
+	RoCE   int    `json:"roce_packets"`
+	Other  int    `json:"other_frames"`              // of other protocols
+	Views  int    `json:"seen_on_another_interface"` // packets that are another view of one before, judged once
+	Cut    int    `json:"cut_packets"`               // of which the capture has only a part
+	Flows  int    `json:"flows"`                     // queue pairs that RC, XRC or UC packets go to
+	Beyond int    `json:"packets_beyond_flows"`      // of more flows than are judged
+
+	// What was judged beyond single packets: pairs of opposite flows with their messages, and those
+	// of UC. Flows of RC and XRC without an opposite one are listed, the first maxUnpaired of them.
+	Connections   int        `json:"connections"`
+	Messages      int        `json:"messages"`
+	UCMessages    int        `json:"uc_messages"`
+	UnpairedFlows int        `json:"unpaired_flows"`
+	Unpaired      []Unpaired `json:"unpaired"`
+
+	Services   map[string]int      `json:"services"` // packets of each service
+	CM         map[string]int      `json:"cm"`       // messages of the connection manager, by name
+	MigReq     [2]int              `json:"migreq"`   // number of flows with MigReq 0, and with 1
+	SentAgain  map[Cause]SentAgain `json:"sent_again"`
+	Recoveries []Recovery          `json:"recoveries"` // the first maxRecoveries
+	NAKs       int                 `json:"sequence_naks"`
+	RNRNAKs    int                 `json:"rnr_naks"`
+	Gaps       int                 `json:"gaps"`       // in the PSNs of requests, where they were first sent
+	CEMarks    int                 `json:"ce_packets"` // packets with congestion experienced
+	CNPs       int                 `json:"cnps"`
+	Total      int                 `json:"violations_total"`
+	ByRule     map[string]int      `json:"violations_by_rule"`
+	Violations []Violation         `json:"violations"` // the first maxViolations
+	Notes      []Note              `json:"notes"`
+	NotJudged  []string            `json:"not_judged"` // what Incomplete returns
+	Verdict    string              `json:"verdict"`
 
 	notes map[noteKey]int // indexes in Notes
 }
@@ -48,8 +68,8 @@ type noteKey struct{ kind, flow string }
 
 func newReport() *Report {
 	return &Report{
-		Services: map[string]int{}, CM: map[string]int{}, ByRule: map[string]int{},
-		Violations: []Violation{}, Notes: []Note{}, notes: map[noteKey]int{},
+		Services: map[string]int{}, CM: map[string]int{}, ByRule: map[string]int{}, SentAgain: map[Cause]SentAgain{},
+		Unpaired: []Unpaired{}, Recoveries: []Recovery{}, Violations: []Violation{}, Notes: []Note{}, notes: map[noteKey]int{},
 	}
 }
 
@@ -86,30 +106,56 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// WriteText writes the report as text: a line for each violation and note, then a summary.
+// WriteText writes the report as text: what was not judged, a line for each violation and note,
+// then a summary, with the packets that were sent again and why, and last the verdict.
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
+	for _, why := range r.NotJudged {
+		fmt.Fprintf(&b, "%s\n", why)
+	}
 	for _, v := range r.Violations {
 		fmt.Fprintf(&b, "packet %d: %s: %s\n    %s: %s [%s]\n", v.Packet, v.Rule, v.Detail, v.Flow, v.Text, v.Ref)
 	}
 	if n := r.Total - len(r.Violations); n > 0 {
-		fmt.Fprintf(&b, "and %d more violations\n", n)
+		fmt.Fprintf(&b, "and %s\n", count(n, "more violation"))
 	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "note: %s: %s\n", n.Kind, n.Text)
 		fmt.Fprintf(&b, "    %s%s\n", prefix(n.Flow), numbers(n.Packets, n.Count))
 	}
-	if r.File != "" {
-		fmt.Fprintf(&b, "%s: ", r.File)
-	}
-	fmt.Fprintf(&b, "%d RoCEv2 packets%s, %d flows, %d connections, MigReq 0 in %d and 1 in %d flows\n",
-		r.RoCE, list(r.Services), r.Flows, r.Connections, r.MigReq[0], r.MigReq[1])
-	if len(r.CM) > 0 {
-		fmt.Fprintf(&b, "connection manager:%s\n", strings.Trim(list(r.CM), "()"))
-	}
-	fmt.Fprintf(&b, "%d violations%s\n", r.Total, list(r.ByRule))
+	r.writeSummary(&b)
+	fmt.Fprintf(&b, "%s\n", r.Verdict)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func (r *Report) writeSummary(b *strings.Builder) {
+	if r.File != "" {
+		fmt.Fprintf(b, "%s: ", r.File)
+	}
+	fmt.Fprintf(b, "%s%s, %s, %s, MigReq 0 in %d and 1 in %d flows\n", count(r.RoCE, "RoCEv2 packet"), list(r.Services),
+		count(r.Flows, "flow"), count(r.Connections, "connection"), r.MigReq[0], r.MigReq[1])
+	if r.Views > 0 {
+		fmt.Fprintf(b, "on more than one interface: %s, judged once\n", count(r.Views, "packet"))
+	}
+	if r.Cut > 0 {
+		fmt.Fprintf(b, "not judged: %s of which the capture has only a part\n", count(r.Cut, "packet"))
+	}
+	if len(r.CM) > 0 {
+		fmt.Fprintf(b, "connection manager:%s\n", strings.Trim(list(r.CM), "()"))
+	}
+	if again := r.againByCause(); again != "" {
+		fmt.Fprintf(b, "sent again: %s\n", again)
+		for i := range r.Recoveries {
+			fmt.Fprintf(b, "    %v\n", &r.Recoveries[i])
+		}
+	}
+	if lost := r.lost(); lost != "" {
+		fmt.Fprintf(b, "lost: %s\n", lost)
+	}
+	if r.CEMarks+r.CNPs > 0 {
+		fmt.Fprintf(b, "congestion: %s marked CE, %s\n", count(r.CEMarks, "packet"), count(r.CNPs, "CNP"))
+	}
 }
 
 func prefix(flow string) string {

@@ -33,6 +33,7 @@ func (s *stream) request(p *judgedPacket, when conversation.Lateness) {
 	} else if seq >= s.next {
 		if seq > s.next {
 			s.noteOn(p, noteGap)
+			s.Gaps++
 		}
 		s.next = r.End()
 		s.checkOverdue(p)
@@ -40,6 +41,7 @@ func (s *stream) request(p *judgedPacket, when conversation.Lateness) {
 	if isLate {
 		return
 	}
+	s.sentAgain(p, r, seq, repeat)
 	s.confirmResend(p, seq, r)
 	if seq < s.prevEnd {
 		s.resend(p, r, seq)
@@ -88,6 +90,9 @@ func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, o
 		return nil, false, false
 	}
 	r = s.insert(s.newRequest(p, seq))
+	if s.flow.peer != nil {
+		s.Messages += bit(r.Info.Position.EndsMessage())
+	}
 	s.hasResponses = s.hasResponses || r.Info.Kind.HasOwnResponse()
 	s.checkNeighbours(p, r)
 	return r, false, true

@@ -26,7 +26,7 @@ func TestSoftroceBreaksNoRule(t *testing.T) {
 		for i := range ps {
 			ps[i].No = i + 1
 		}
-		if r := check.Packets(ps); r.Total != 0 || r.RoCE < 40 || r.Connections != 1 {
+		if r := check.Packets(ps); r.Total != 0 || r.RoCE < 40 || r.Connections != 1 || r.Messages != 20 || len(r.NotJudged) > 0 {
 			t.Errorf("faults %q:\n%v", faults, r)
 		}
 	}

@@ -52,6 +52,7 @@ type stream struct {
 	resendExplained bool         // a reply since the last retransmission may cause one
 	followedNAK     ackKnowledge // the requester retransmitted from the PSN of a NAK
 	restart         restart
+	recovering      recovering
 	timeout         int64 // shortest time before a retransmission without visible cause, 0 if none
 	lastProgress    int64 // time when accepted advanced, or a retransmission began
 	skippedRead     skippedRead
@@ -96,12 +97,14 @@ type nak struct {
 	active bool
 	seq    int64
 	no     int
+	at     int64
 	served bool // the requester went back to seq
 }
 
 type rnr struct {
 	active bool // the request was not retransmitted yet
 	seq    int64
+	no     int
 	at     int64
 	wait   int64
 	last   int64 // time of the transmission that it answers

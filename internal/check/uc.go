@@ -24,6 +24,7 @@ func (s *stream) ucRequest(p *judgedPacket, when conversation.Lateness) {
 		return
 	}
 	r := s.insert(s.newRequest(p, seq))
+	s.UCMessages += bit(r.Info.Position.EndsMessage())
 	s.checkNeighbours(p, r)
 	s.next = max(s.next, r.End())
 }

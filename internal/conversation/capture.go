@@ -14,6 +14,7 @@ import (
 type Capture struct {
 	Packets    capture.Packets
 	Directions []*Direction // in the order of their first packets
+	Views      int          // packets that are another view of one before; not part of a direction
 	activity   activity
 }
 
@@ -37,17 +38,24 @@ type run struct {
 const maxRuns = 8
 
 // New reconstructs the conversations of a service from packets that were captured in this order.
-// Packets that are not Usable are ignored.
+// Packets that are not Usable, and further views of a packet, are ignored.
 func New(ps capture.Packets, service packet.Service) *Capture {
+	further := furtherViews(ps)
 	survey := NewSurvey()
-	for _, p := range ps {
-		survey.Add(p)
+	for i, p := range ps {
+		if !further[i] {
+			survey.Add(p)
+		}
 	}
 	survey.Pair()
 	c := &Capture{Packets: ps, activity: activity{}}
 	directions := map[*Flow]*Direction{}
 	for i, p := range ps {
 		in := p.Opcode.Info()
+		if further[i] {
+			c.Views++
+			continue
+		}
 		if Usable(p) != nil {
 			continue
 		}

@@ -19,16 +19,15 @@ const (
 )
 
 // A FlowKey names the packets that go to one queue pair. RC, UC and XRC packets do not carry the
-// number of the sending queue pair. A capture of several interfaces may hold a packet once for each
-// interface: these are different flows.
+// number of the sending queue pair. The interface is no part of it: requests and replies may take
+// different ones, as between two NICs of one daemon, where each packet is recorded at its sender.
 type FlowKey struct {
-	Interface int
-	Src, Dst  netip.Addr
-	QPN       uint32 // of the destination
+	Src, Dst netip.Addr
+	QPN      uint32 // of the destination
 }
 
 // KeyOf returns the flow of a packet.
-func KeyOf(p *capture.Packet) FlowKey { return FlowKey{p.Interface, p.Src, p.Dst, p.DestQP} }
+func KeyOf(p *capture.Packet) FlowKey { return FlowKey{p.Src, p.Dst, p.DestQP} }
 
 func (k FlowKey) String() string { return fmt.Sprintf("%v > %v QP %#x", k.Src, k.Dst, k.QPN) }
 
@@ -44,6 +43,9 @@ type Flow struct {
 	reliable bool // RC or XRC
 	votes    map[*Flow]int
 }
+
+// Reliable reports whether a packet of RC or XRC belongs to the flow: it has replies, or is one.
+func (f *Flow) Reliable() bool { return f.reliable }
 
 // PathMTU infers the path MTU from the packets of both directions.
 func (f *Flow) PathMTU() *PathMTU {
@@ -64,6 +66,7 @@ func HasFlow(s packet.Service) bool { return s == packet.RC || s == packet.UC ||
 // sent a request with its PSN, and the pairs with most votes win. How much a vote counts depends on
 // whether the kinds of request and reply fit.
 type Survey struct {
+	views  *Views
 	flows  map[FlowKey]*Flow
 	list   []*Flow
 	recent map[requestKey][]sentRequest
@@ -72,7 +75,6 @@ type Survey struct {
 
 // A requestKey finds requests between two hosts by PSN, whatever their queue pairs.
 type requestKey struct {
-	iface    int
 	src, dst netip.Addr
 	psn      uint32
 }
@@ -86,7 +88,7 @@ type sentRequest struct {
 
 // NewSurvey returns a survey without packets.
 func NewSurvey() *Survey {
-	return &Survey{flows: map[FlowKey]*Flow{}, recent: map[requestKey][]sentRequest{}}
+	return &Survey{views: NewViews(), flows: map[FlowKey]*Flow{}, recent: map[requestKey][]sentRequest{}}
 }
 
 // Flows returns the flows in the order of their first packets.
@@ -95,10 +97,10 @@ func (s *Survey) Flows() []*Flow { return s.list }
 // Flow returns the flow of a packet, nil if the survey does not have it.
 func (s *Survey) Flow(p *capture.Packet) *Flow { return s.flows[KeyOf(p)] }
 
-// Add takes the next packet of the capture into account. Packets that are damaged, or of a service
-// without flows, are ignored.
+// Add takes the next packet of the capture into account. Packets that are damaged, of a service
+// without flows, or another view of a packet before, are ignored.
 func (s *Survey) Add(p *capture.Packet) {
-	if p.Err != nil || !p.ICRCOK() || !HasFlow(p.Opcode.Service()) {
+	if s.views.IsAnother(p) || p.Err != nil || !p.ICRCOK() || !HasFlow(p.Opcode.Service()) {
 		return
 	}
 	f := s.add(p)
@@ -108,7 +110,7 @@ func (s *Survey) Add(p *capture.Packet) {
 	f.MTU.Add(&p.Header, len(p.Payload))
 	f.reliable = f.reliable || p.Opcode.Service() != packet.UC
 	if in := p.Opcode.Info(); in.Request {
-		s.remember(sentRequest{f, in, p.AckReq}, requestKey{p.Interface, p.Src, p.Dst, p.PSN})
+		s.remember(sentRequest{f, in, p.AckReq}, requestKey{p.Src, p.Dst, p.PSN})
 	} else {
 		s.vote(f, p)
 	}
@@ -149,7 +151,7 @@ func (s *Survey) remember(r sentRequest, k requestKey) {
 // whose request it cannot answer. Some NICs use the same UDP source port in both directions, which
 // counts one vote more.
 func (s *Survey) vote(f *Flow, p *capture.Packet) {
-	back := requestKey{p.Interface, p.Dst, p.Src, p.PSN}
+	back := requestKey{p.Dst, p.Src, p.PSN}
 	for _, list := range [][]sentRequest{s.recent[back], s.older[back]} {
 		for _, r := range list {
 			if _, ok := f.votes[r.flow]; !ok && len(f.votes) == maxPeers {
@@ -213,7 +215,7 @@ func (s *Survey) Pair() {
 		}
 	}
 	s.pairByPort()
-	s.recent, s.older = nil, nil
+	s.views, s.recent, s.older = nil, nil, nil
 }
 
 func (p pairing) join() {
@@ -226,19 +228,18 @@ func (p pairing) join() {
 // of its direction with the same UDP source port.
 func (s *Survey) pairByPort() {
 	type path struct {
-		iface    int
 		src, dst netip.Addr
 		port     uint16
 	}
 	single := map[path][]*Flow{}
 	for _, f := range s.list {
 		if f.Peer == nil && f.reliable {
-			k := path{f.Interface, f.Src, f.Dst, f.SrcPort}
+			k := path{f.Src, f.Dst, f.SrcPort}
 			single[k] = append(single[k], f)
 		}
 	}
 	for k, fs := range single {
-		back := single[path{k.iface, k.dst, k.src, k.port}]
+		back := single[path{k.dst, k.src, k.port}]
 		if len(fs) == 1 && len(back) == 1 && fs[0] != back[0] {
 			pairing{a: fs[0], b: back[0]}.join()
 		}

@@ -58,6 +58,23 @@ func (r *Report) Differences() int {
 	return n
 }
 
+// compared counts the packets of the live NIC that were compared.
+func (r *Report) compared() int {
+	n := 0
+	for _, s := range r.Streams {
+		n += s.Verdict().Compared
+	}
+	return n
+}
+
+// Incomplete returns why "no differences" would say too much, nil if it does not.
+func (r *Report) Incomplete() []string {
+	if r.compared() == 0 {
+		return []string{"nothing was compared"}
+	}
+	return nil
+}
+
 // String returns the report as text.
 func (r *Report) String() string {
 	var b strings.Builder
@@ -75,7 +92,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	for _, s := range r.Streams {
 		s.writeText(&b)
 	}
-	fmt.Fprintf(&b, "%s\n", replay.Count(r.Differences(), "difference"))
+	fmt.Fprintf(&b, "%s\n", replay.ComparedText(r.Differences(), r.compared()))
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"bytes"
 	"fmt"
 	"sort"
 
@@ -213,9 +212,7 @@ func (r *responderModel) compareReply(a *conversation.Transmission, o *output, s
 	if has&packet.HasAtomicAckETH != 0 && a.OrigData != o.OrigData {
 		r.v.differ(a, "original value", fmt.Sprintf("%#x", a.OrigData), fmt.Sprintf("%#x", o.OrigData))
 	}
-	if !bytes.Equal(a.Payload, o.payload) {
-		r.v.differPayload(a, o.payload)
-	}
+	r.v.comparePayload(a, o.payload)
 	if strict {
 		r.v.compareChoices(a, &o.sentPacket)
 	}

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 
@@ -50,16 +51,22 @@ func (v *Verdict) differ(e *conversation.Transmission, field, captured, softroce
 	v.Differences = append(v.Differences, Difference{e.No, e.BTH.PSN, field, captured, softroce})
 }
 
-// differPayload records the first byte in which payloads differ.
-func (v *Verdict) differPayload(e *conversation.Transmission, softroce []byte) {
+// comparePayload records the first byte in which payloads differ, as far as the capture has them.
+func (v *Verdict) comparePayload(e *conversation.Transmission, softroce []byte) {
 	if len(e.Payload) != len(softroce) {
 		v.differ(e, "payload length", fmt.Sprint(len(e.Payload)), fmt.Sprint(len(softroce)))
 		return
 	}
-	for i, b := range e.Payload {
+	for i, b := range e.CapturedPayload() {
 		if b != softroce[i] {
 			v.differ(e, fmt.Sprintf("payload byte %d", i), fmt.Sprintf("%#02x", b), fmt.Sprintf("%#02x", softroce[i]))
 			return
 		}
 	}
+}
+
+// samePayload reports whether payloads are the same, as far as the capture has them.
+func samePayload(e *conversation.Transmission, softroce []byte) bool {
+	captured := e.CapturedPayload()
+	return len(e.Payload) == len(softroce) && bytes.Equal(captured, softroce[:len(captured)])
 }

@@ -209,8 +209,9 @@ func (r *responderModel) fill(e *conversation.Transmission, answers *response, m
 		switch {
 		case e.Info.Kind == packet.KindRead && a.Info.Kind == packet.KindReadResponse && a.Seq >= e.Seq && a.Seq < e.End():
 			off := uint64(a.Seq-e.Seq) * uint64(r.s.PathMTU)
-			n := min(uint64(len(a.Payload)), uint64(e.RETH.Length)-min(off, uint64(e.RETH.Length)))
-			changed += m.learn(e.RETH.VA+off, a.Payload[:n], a.Index, free)
+			captured := a.CapturedPayload()
+			n := min(uint64(len(captured)), uint64(e.RETH.Length)-min(off, uint64(e.RETH.Length)))
+			changed += m.learn(e.RETH.VA+off, captured[:n], a.Index, free)
 		case e.Info.Kind.IsAtomic() && a.Info.Kind == packet.KindAtomicAck && e.Seq == r.epsn && e.Atomic.VA%8 == 0:
 			changed += m.learn(e.Atomic.VA, native(a.OrigData), a.Index, free)
 		}
@@ -232,12 +233,12 @@ func (r *responderModel) accepted(e *conversation.Transmission) {
 			r.writeVA, r.writeKey = va, key
 		}
 		if m := r.shadows[r.writeKey]; m != nil {
-			m.markKnown(r.writeVA, len(e.Payload), e.Index)
+			m.markWritten(r.writeVA, e)
 		}
 		r.writeVA += uint64(len(e.Payload))
 	case packet.KindAtomicWrite:
 		if m := r.shadows[key]; m != nil {
-			m.markKnown(va, len(e.Payload), e.Index)
+			m.markWritten(va, e)
 		}
 	case packet.KindCompareSwap, packet.KindFetchAdd:
 		if m := r.shadows[key]; m != nil && (r.inferred.responseTo[e] != nil || r.inferred.later(r.s, e) != nil) {

@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"sort"
@@ -177,7 +176,7 @@ func (r *responderModel) isDuplicateReply(a *conversation.Transmission) bool {
 	given := r.given[a.Seq]
 	for _, o := range given[:min(len(given), placeReach)] {
 		if o.at > a.SentBefore || o.Opcode != a.Opcode || o.AETH.MSN != a.AETH.MSN || o.OrigData != a.OrigData ||
-			a.Info.Kind == packet.KindAck && o.AETH != a.AETH || !bytes.Equal(o.payload, a.Payload) {
+			a.Info.Kind == packet.KindAck && o.AETH != a.AETH || !samePayload(a, o.payload) {
 			continue
 		}
 		what, reply := fmt.Sprintf("%v PSN %d: packet %d is another response to it", o.cause.Opcode, o.cause.BTH.PSN, a.No), a.Opcode.String()

@@ -1,5 +1,7 @@
 package replay
 
+import "softroce/internal/conversation"
+
 // A sparseMemory is a responder's memory, as far as the capture shows its content. A request of 2
 // GiB costs nothing until its bytes are seen.
 type sparseMemory struct {
@@ -92,6 +94,13 @@ func (m *sparseMemory) markKnown(addr uint64, n, at int) {
 
 // markUnknown records that the content of a range is unknown.
 func (m *sparseMemory) markUnknown(addr uint64, n int) { m.markKnown(addr, n, -1) }
+
+// markWritten records that a request has written its payload, as far as the capture has it.
+func (m *sparseMemory) markWritten(addr uint64, e *conversation.Transmission) {
+	n := len(e.CapturedPayload())
+	m.markKnown(addr, n, e.Index)
+	m.markUnknown(addr+uint64(n), len(e.Payload)-n)
+}
 
 // learn sets memory to b, which the reply at an index shows, where the content was unknown, or may
 // have changed since, as free reports. It returns the number of known bytes that changed.

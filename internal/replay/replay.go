@@ -24,35 +24,54 @@ func File(name string, o Options) (*Report, error) {
 	}
 	defer r.Close()
 	var ps capture.Packets
-	var bad []Note
+	in := input{headless: map[conversation.FlowKey]bool{}}
 	for rec, err := range r.Records() {
 		if err != nil {
 			return nil, err
 		}
-		p, err := capture.Parse(rec)
+		p, err := conversation.Parse(rec)
 		switch {
 		case err == nil:
 			ps = append(ps, p)
+			in.cut += bit(conversation.IsCut(rec))
 		case !errors.Is(err, packet.ErrNotRoCE):
-			bad = append(bad, Note{rec.No, err.Error()})
+			in.bad = append(in.bad, Note{rec.No, err.Error()})
+			if k, ok := conversation.CutKey(rec); ok {
+				in.headless[k] = true
+			}
 		}
 	}
-	report, err := Packets(ps, o)
+	report, err := in.replay(ps, o)
 	if err != nil {
 		return nil, err
 	}
 	report.File = name
-	report.Skipped = append(bad, report.Skipped...)
 	return report, nil
 }
 
+// An input is what a file holds besides packets.
+type input struct {
+	bad      []Note                        // frames that are no packets
+	cut      int                           // packets without the end of their payload
+	headless map[conversation.FlowKey]bool // flows with packets of which even headers were cut
+}
+
 // Packets replays packets that were captured in this order.
-func Packets(ps capture.Packets, o Options) (*Report, error) {
+func Packets(ps capture.Packets, o Options) (*Report, error) { return input{}.replay(ps, o) }
+
+func (in input) replay(ps capture.Packets, o Options) (*Report, error) {
 	rc, skipped := unusable(ps)
-	r := &Report{Strict: o.Strict, RoCE: len(ps), RC: rc, Skipped: skipped, Connections: []*Connection{}}
+	skipped = append(in.bad, skipped...)
+	r := &Report{Strict: o.Strict, RoCE: len(ps), RC: rc, Skipped: skipped, Unpaired: []string{}, Connections: []*Connection{}}
 	captured := conversation.New(ps, packet.RC)
+	r.Views, r.Cut = captured.Views, in.cut
+	r.unpaired(captured.Directions)
 	for _, d := range captured.Directions {
 		if d.Peer != nil && d.Peer.Number < d.Number {
+			continue
+		}
+		if in.headless[d.FlowKey] || d.Peer != nil && in.headless[d.Peer.FlowKey] {
+			r.Headless++
 			continue
 		}
 		c, skipped, err := replayConnection(captured, d, o)
@@ -71,7 +90,8 @@ func Packets(ps capture.Packets, o Options) (*Report, error) {
 		}
 	}
 	resolve(verdicts)
-	r.Count = r.Differences()
+	r.Count, r.Compared = r.Differences(), r.compared()
+	r.NotCompared, r.Verdict = append([]string{}, r.Incomplete()...), ComparedText(r.Count, r.Compared)
 	return r, nil
 }
 

@@ -8,9 +8,16 @@ type Report struct {
 	Strict      bool          `json:"strict"`
 	RoCE        int           `json:"roce_packets"`
 	RC          int           `json:"rc_packets"`
-	Skipped     []Note        `json:"skipped"` // packets that were not fed: wrong ICRC, truncated, unreadable
+	Views       int           `json:"seen_on_another_interface"` // packets that are another view of one before
+	Cut         int           `json:"cut_packets"`               // packets without the end of their payload
+	Headless    int           `json:"headless_connections"`      // with packets of which even headers were cut: not compared
+	Compared    int           `json:"compared"`                  // packets of RC, of both ends
+	Unpaired    []string      `json:"unpaired"`                  // flows of RC whose opposite direction was not found
+	Skipped     []Note        `json:"skipped"`                   // packets that were not fed: wrong ICRC, truncated, unreadable
 	Connections []*Connection `json:"connections"`
 	Count       int           `json:"differences_total"` // what Differences returns
+	NotCompared []string      `json:"not_compared"`      // what Incomplete returns
+	Verdict     string        `json:"verdict"`
 }
 
 // An End is one queue pair of a connection.

@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"sort"
@@ -141,9 +140,7 @@ func (r *requesterModel) compare(c *conversation.Transmission, m *sentPacket) {
 			r.v.differ(c, f.name, fmt.Sprintf("%+v", f.captured), fmt.Sprintf("%+v", f.softroce))
 		}
 	}
-	if !bytes.Equal(c.Payload, m.payload) {
-		r.v.differPayload(c, m.payload)
-	}
+	r.v.comparePayload(c, m.payload)
 	if r.strict {
 		r.v.compareChoices(c, m)
 	}

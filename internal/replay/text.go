@@ -16,10 +16,19 @@ func (r *Report) String() string {
 // WriteText writes the report as text.
 func (r *Report) WriteText(w io.Writer) error {
 	b := &printer{w: w}
+	for _, why := range r.NotCompared {
+		b.printf("%s\n", why)
+	}
 	if r.File != "" {
 		b.printf("%s: ", r.File)
 	}
 	b.printf("%s, %s of RC, %s\n", Count(r.RoCE, "RoCEv2 packet"), Count(r.RC, "packet"), Count(len(r.Connections), "connection"))
+	if r.Views > 0 {
+		b.printf("  on more than one interface: %s, compared once\n", Count(r.Views, "packet"))
+	}
+	if r.Cut > 0 {
+		b.printf("  cut: %s, of which only the captured part of the payload was compared\n", Count(r.Cut, "packet"))
+	}
 	for _, n := range r.Skipped {
 		b.printf("  skipped: packet %d: %s\n", n.Packet, n.Text)
 	}
@@ -28,7 +37,7 @@ func (r *Report) WriteText(w io.Writer) error {
 			s.print(b)
 		}
 	}
-	b.printf("%s\n", Count(r.Differences(), "difference"))
+	b.printf("%s\n", r.Verdict)
 	return b.err
 }
 

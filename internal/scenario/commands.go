@@ -75,6 +75,7 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 func (c command) run(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value(scriptKey{}).(*script)
 	s.log = ts.Logf
+	s.commands++
 	err := c.execute(s, neg, args)
 	for _, beyond := range []error{testbed.ErrOneNIC, testbed.ErrNoFaults, testbed.ErrNoXRC, testbed.ErrNoAtomicWrite, testbed.ErrNoFlush, testbed.ErrNoFrames, testbed.ErrNoVLAN, testbed.ErrNoRings} {
 		if errors.Is(err, beyond) {

@@ -83,6 +83,13 @@ func TestLanguageErrorsAreReported(t *testing.T) {
 	}
 }
 
+// A scenario that does nothing shows nothing.
+func TestScenarioWithoutCommandsFails(t *testing.T) {
+	if r := runScript(t, "# nothing\n"); r.Err == nil || !strings.Contains(r.Err.Error(), "has no command") {
+		t.Error(r.Err)
+	}
+}
+
 func TestSkippedScenario(t *testing.T) {
 	if r := runScript(t, "skip 'not now'\nqp a\nqp a"); !errors.Is(r.Err, ErrSkipped) || !strings.Contains(r.Err.Error(), "not now") {
 		t.Error(r.Err)

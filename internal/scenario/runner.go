@@ -53,6 +53,10 @@ func Run(file string, o Options) *Result {
 			},
 		})
 	})
+	if p.result.Err == nil && p.script.commands == 0 {
+		p.result.Reason = "the scenario has no command"
+		p.result.Err = fmt.Errorf("%w: %s", ErrFailed, p.result.Reason)
+	}
 	return &p.result
 }
 
@@ -61,7 +65,7 @@ type scriptKey struct{}
 
 func (p *runner) setup(e *testscript.Env, o Options) error {
 	st := newScript()
-	st.skip = p.Skip
+	st.skip, p.script = p.Skip, st
 	b, err := o.NewTestbed(st)
 	if err != nil {
 		return err
@@ -89,6 +93,7 @@ func (p *runner) setup(e *testscript.Env, o Options) error {
 // A runner implements testscript.T, the test that the script engine reports to.
 type runner struct {
 	result   Result
+	script   *script // nil before setup
 	failed   bool
 	live     bool
 	ipv6     bool

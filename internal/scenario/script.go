@@ -23,6 +23,7 @@ type script struct {
 	log        func(string, ...any)
 	skip       func(...any) // ends the script by panicking
 	failed     bool
+	commands   int          // how many were executed
 	contextErr func() error // the error of the context
 
 	untimed       bool     // do not fail on arrivals that are too early

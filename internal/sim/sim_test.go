@@ -51,6 +51,9 @@ func TestSeeds(t *testing.T) {
 	if lossyNeeded.Load() > 20_000 && lossySent.Load() > 2*lossyNeeded.Load() {
 		t.Errorf("invariant 10: at 1 %% loss %d packets were sent, %d are needed", lossySent.Load(), lossyNeeded.Load())
 	}
+	if frames.Load() == 0 || received.Load() == 0 && n > 20 || lossyNeeded.Load() <= 20_000 && n >= 200 {
+		t.Errorf("%d seeds show nothing", n)
+	}
 	t.Logf("at 1 %% loss %d packets were sent, %d are needed", lossySent.Load(), lossyNeeded.Load())
 	t.Logf("%d seeds: %d frames, %d of %d queue pairs ended in error, %d completion queues overflowed, %d of %d unreliable messages arrived",
 		n, frames.Load(), failed.Load(), qps.Load(), overflows.Load(), received.Load(), sent.Load())
@@ -99,6 +102,9 @@ func TestPerfectNetworkNeedsNoRecovery(t *testing.T) {
 		r, err := RunProfile(seed, p)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if r.Frames == 0 {
+			t.Errorf("seed %d: nothing was sent", seed)
 		}
 		for _, c := range r.Counters {
 			if c.LocalACKTimeout+c.PacketSeqErr+c.ImpliedNAK > 0 || r.Failed > 0 {

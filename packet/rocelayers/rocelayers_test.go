@@ -3,6 +3,7 @@ package rocelayers
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -33,14 +34,20 @@ func fixtures(t *testing.T) (frames [][]byte) {
 		}
 		for {
 			b, _, err := r.ReadPacketData()
-			if err != nil {
+			if err == io.EOF {
 				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
 			}
 			var fr packet.Frame
 			if packet.ParseFrame(b, &fr) == nil {
 				frames = append(frames, b)
 			}
 		}
+	}
+	if len(frames) < 1000 {
+		t.Fatalf("only %d packets in %d files", len(frames), len(files))
 	}
 	return frames
 }

@@ -43,11 +43,12 @@ func run(verbose bool, word string) error {
 	}
 	defer os.RemoveAll(dir)
 	fmt.Println("| rule that is broken | in | detected by |\n|---|---|---|")
-	undetected := 0
+	tried, undetected := 0, 0
 	for _, m := range mutations {
 		if !strings.Contains(m.rule, word) {
 			continue
 		}
+		tried++
 		by, output, err := m.try(dir)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.rule, err)
@@ -60,6 +61,9 @@ func run(verbose bool, word string) error {
 		if verbose {
 			fmt.Println(output)
 		}
+	}
+	if tried == 0 {
+		return fmt.Errorf("no rule contains %q: nothing was broken", word)
 	}
 	if undetected > 0 {
 		return fmt.Errorf("%d broken rules went undetected", undetected)

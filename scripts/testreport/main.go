@@ -109,7 +109,9 @@ func (r *report) event(e event) {
 	case "pass":
 		e.Elapsed -= r.waited(key).Seconds()
 		r.ended(e, key)
-		r.passed++
+		if e.Test != "" { // a package passes without any test that matches -run
+			r.passed++
+		}
 	case "fail":
 		r.addFailure(e, key)
 		r.printOutput(e, key)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"strings"
 	"testing"
 )
@@ -63,5 +64,24 @@ func TestControlCharactersAreNotPrinted(t *testing.T) {
 `)
 	if want := "    a_test.go:7: guest\tends\n\nFailed: 1\n  softroce/a TestX\n    a_test.go:7: guest\tends\n"; out != want {
 		t.Errorf("%q, want %q", out, want)
+	}
+}
+
+// A run that does not contain the test that it was to run has failed: go test passes a package in
+// which no test matches -run.
+func TestRunWithoutTestsFails(t *testing.T) {
+	for _, c := range []struct {
+		name, events string
+		status       int
+	}{
+		{"no package", "", 1},
+		{"a package without a matching test", `{"Action":"pass","Package":"p"}`, 1},
+		{"a test", `{"Action":"pass","Package":"p","Test":"TestIt"}` + "\n" + `{"Action":"pass","Package":"p"}`, 0},
+	} {
+		r := &report{out: io.Discard, output: map[string][]string{}}
+		r.read(strings.NewReader(c.events))
+		if got := r.close(0, false); got != c.status {
+			t.Errorf("%s: status %d, want %d", c.name, got, c.status)
+		}
 	}
 }

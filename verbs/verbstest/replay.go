@@ -1,12 +1,17 @@
 package verbstest
 
 import (
+	"fmt"
+
 	"softroce/capture"
 	"softroce/internal/replay"
 )
 
 // A ReplayReport is the result of Replay.
 type ReplayReport struct {
+	// Compared is the number of packets that were compared. It is not zero.
+	Compared int
+
 	// Differences are the fields in which a recorded packet is not what softroce would have sent.
 	Differences []Difference
 
@@ -32,14 +37,18 @@ type Note struct {
 }
 
 // Replay compares the NICs in a recording with softroce. It sends the recorded requests of each RC
-// or UC connection to a new responder and the recorded replies to a new requester, in virtual time,
-// and compares what those send with the recording. Differences are not an error.
+// connection to a new responder and the recorded replies to a new requester, in virtual time, and
+// compares what those send with the recording. Differences are not an error. A recording with
+// nothing to compare is one: a test does not pass because nothing was recorded.
 func Replay(ps capture.Packets) (*ReplayReport, error) {
 	r, err := replay.Packets(ps, replay.Options{})
 	if err != nil {
 		return nil, err
 	}
-	out := &ReplayReport{text: r.String()}
+	if r.Compared == 0 {
+		return nil, fmt.Errorf("replay: none of %s can be compared: there is no RC connection with a request", replay.Count(len(ps), "packet"))
+	}
+	out := &ReplayReport{Compared: r.Compared, text: r.String()}
 	for _, c := range r.Connections {
 		for _, s := range c.Streams {
 			for _, v := range []*replay.Verdict{&s.Responder, &s.Requester} {

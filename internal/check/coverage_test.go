@@ -1,0 +1,143 @@
+package check
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"softroce/capture"
+	"softroce/packet"
+)
+
+// bySender records each packet on an interface of its sender, as the NICs of one daemon do.
+func (t *recording) bySender() {
+	first := t.parse(0).Src
+	for i := range t.rs {
+		t.rs[i].Interface = bit(t.parse(i).Src != first)
+	}
+}
+
+// onBoth records each packet at its sender and at its receiver.
+func (t *recording) onBoth() {
+	t.bySender()
+	var both []capture.Record
+	for _, r := range t.rs {
+		there := r
+		there.Interface = 1 - r.Interface
+		both = append(both, r, there)
+	}
+	t.rs = both
+}
+
+// interfaces are ways in which the packets of two NICs get to one file.
+var interfaces = []struct {
+	name  string
+	apply func(t *recording)
+	views int // of each packet
+}{
+	{"each packet where it was sent", (*recording).bySender, 1},
+	{"each packet on both interfaces", (*recording).onBoth, 2},
+}
+
+// What a capture shows does not depend on the interfaces on which its packets were recorded.
+func TestInterfacesDoNotChangeTheVerdict(t *testing.T) {
+	for _, file := range []string{"pp-rc-mtu1024", "loss-pp-rc", "loss-read-resp", "loss-atomic", "dup-read", "vp-rnr-multi", "reorder-write", "cm-rping", "ip6-read-bw"} {
+		want := load(t, file).judge()
+		if want.Connections == 0 || want.Messages == 0 {
+			t.Fatalf("%s: nothing is judged\n%v", file, want)
+		}
+		for _, c := range interfaces {
+			tp := load(t, file)
+			c.apply(tp)
+			got := tp.judge()
+			if got.Connections != want.Connections || got.Messages != want.Messages || got.Total != 0 || got.Views != (c.views-1)*want.RoCE {
+				t.Errorf("%s, %s: want %d connections, %d messages\n%v", file, c.name, want.Connections, want.Messages, got)
+			}
+			if !reflect.DeepEqual(got.SentAgain, want.SentAgain) || len(got.Notes) != len(want.Notes) {
+				t.Errorf("%s, %s: sent again %v, want %v\n%v", file, c.name, got.SentAgain, want.SentAgain, got)
+			}
+		}
+	}
+}
+
+// A rule that is broken between two interfaces is found, once.
+func TestViolationBetweenInterfacesIsReportedOnce(t *testing.T) {
+	for _, c := range interfaces {
+		tp := load(t, "pp-rc-mtu1024")
+		tp.edit(tp.nth(ack, 1), func(p *capture.Packet) { p.AETH.MSN += 5 })
+		tp.number()
+		want := tp.judge()
+		c.apply(tp)
+		got := tp.judge()
+		if want.Total == 0 || !reflect.DeepEqual(got.ByRule, want.ByRule) {
+			t.Errorf("%s: %v, want %v", c.name, got.ByRule, want.ByRule)
+		}
+	}
+}
+
+// A packet that is lost between two interfaces has one view.
+func TestLossBetweenInterfacesBreaksNoRule(t *testing.T) {
+	tp := load(t, "loss-pp-rc")
+	tp.onBoth()
+	lost := 0
+	for i := len(tp.rs) - 1; i > 0; i -= 14 {
+		if tp.rs[i].Interface != tp.rs[i-1].Interface {
+			tp.drop(i)
+			lost++
+		}
+	}
+	if r := tp.judge(); r.Total != 0 || r.Connections != 1 || lost < 10 {
+		t.Errorf("%d packets lost\n%v", lost, r)
+	}
+}
+
+// The report says first what was not judged, and the last line what was.
+func TestReportSaysWhatWasJudged(t *testing.T) {
+	oneWay := func(t *recording) {
+		for i := len(t.rs) - 1; i >= 0; i-- {
+			if !t.parse(i).Opcode.Info().Request {
+				t.drop(i)
+			}
+		}
+	}
+	for _, c := range []struct {
+		name, file string
+		change     func(t *recording)
+		first      string // what the text begins with if the report is incomplete
+		last       string // what the last line contains
+	}{
+		{"a connection", "pp-rc-mtu1024", func(*recording) {}, "", "no rule is broken: judged 1 connection with 10 messages, 50 packets"},
+		{"datagrams", "pp-ud", func(*recording) {}, "", "no rule is broken: judged no connection, 10 packets"},
+		{"UC", "pp-uc-mtu1024", func(*recording) {}, "", " messages of UC, "},
+		{"no packet", "pp-ud", func(t *recording) { t.rs = nil }, "nothing was judged: there is no RoCEv2 packet", "nothing was judged"},
+		{"one direction", "read-bw", oneWay, "requests and replies were not compared: 1 flow without an opposite direction: 10.77.0.12 > 10.77.0.11 QP ", "no rule is broken as far as was judged: no connection, "},
+	} {
+		tp := load(t, c.file)
+		c.change(tp)
+		r := tp.judge()
+		lines := strings.Split(strings.TrimSpace(r.String()), "\n")
+		if last := lines[len(lines)-1]; r.Total != 0 || !strings.Contains(last, c.last) || last != r.Verdict {
+			t.Errorf("%s: the last line does not contain %q\n%v", c.name, c.last, r)
+		}
+		if incomplete := len(r.NotJudged) > 0; incomplete != (c.first != "") || !strings.HasPrefix(lines[0], c.first) {
+			t.Errorf("%s: not judged: %q; the first line is to begin with %q\n%v", c.name, r.NotJudged, c.first, r)
+		}
+	}
+}
+
+// A queue pair that is connected to itself is a connection: its packets go to one flow.
+func TestQueuePairConnectedToItselfIsJudged(t *testing.T) {
+	tp := load(t, "pp-rc-mtu1024")
+	host, qpn := tp.parse(0).Dst, tp.parse(0).DestQP
+	for i := range tp.rs {
+		tp.edit(i, func(p *capture.Packet) {
+			p.Src, p.Dst, p.DestQP = host, host, qpn
+			if p.Opcode.Info().Kind == packet.KindAck {
+				p.PKey = packet.DefaultPKey
+			}
+		})
+	}
+	if r := tp.judge(); r.Connections != 1 || r.Flows != 1 {
+		t.Errorf("want a connection\n%v", r)
+	}
+}
