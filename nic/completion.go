@@ -147,8 +147,8 @@ func (e *Engine) stageDeferred() {
 }
 
 // apply makes d an error if it is of the side whose write failed. The first completion that reports
-// data gets a local protection error, signaled or not. Those after it are flushed, as after any
-// error.
+// data gets a local protection error, that of a WRITE with immediate a local access error (IBTA
+// 11.6.2), signaled or not. Those after it are flushed, as after any error.
 func (f *writeFault) apply(d *deferred) {
 	if d.q.t != f.by.QP || d.Recv == f.by.Requester || d.Status != ib.WCSuccess {
 		return
@@ -158,6 +158,9 @@ func (f *writeFault) apply(d *deferred) {
 		d.Status = ib.WCWRFlushErr
 	case d.reportsData(f.by):
 		d.Status, f.reported = ib.WCLocProtErr, true
+		if d.Opcode == ib.WCRecvRDMAWithImm {
+			d.Status = ib.WCLocAccessErr
+		}
 	default:
 		return
 	}

@@ -153,6 +153,9 @@ func (q *QP) register() error {
 	if o.PD != nil {
 		config.PD = o.PD.pd
 	}
+	if o.SRQ != nil {
+		config.RecvPD = o.SRQ.pd.pd
+	}
 	if o.Type.XRC() {
 		q.xrcConfig(&config)
 	}

@@ -171,8 +171,9 @@ type Config struct {
 	MaxSendSGE int
 	MaxInline  int
 	Recv       RecvQueue
-	PortMTU    int  // UD: largest payload of a datagram, in bytes
-	SigAll     bool // every send work request is signaled (sq_sig_all)
+	RecvPD     *mrtable.PD // of the shared receive queue Recv; nil: PD
+	PortMTU    int         // UD: largest payload of a datagram, in bytes
+	SigAll     bool        // every send work request is signaled (sq_sig_all)
 	Counters   *Counters
 	Role       Role      // XRC only
 	Domain     XRCDomain // of an XRC target, whose PD and Recv are nil

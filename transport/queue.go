@@ -84,12 +84,20 @@ func (q *QP) PostSend(wr *SendWR) error {
 		if q.cfg.Service == packet.UD && wr.Dest == nil {
 			w.status = ib.WCLocQPOpErr
 		}
-	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd:
-		if wr.Flags&ib.SendInline != 0 || w.kind != packet.KindRead && w.length != atomicLen {
+	case packet.KindRead:
+		if wr.Flags&ib.SendInline != 0 {
 			w.status = ib.WCLocQPOpErr
 		}
-	case packet.KindFlush, packet.KindAtomicWrite:
-		if w.kind == packet.KindFlush && w.length > 0 || w.kind == packet.KindAtomicWrite && w.length != atomicLen {
+	case packet.KindCompareSwap, packet.KindFetchAdd, packet.KindAtomicWrite:
+		switch {
+		case w.status != ib.WCSuccess:
+		case wr.Flags&ib.SendInline != 0 && w.kind != packet.KindAtomicWrite || w.length < atomicLen:
+			w.status = ib.WCLocQPOpErr
+		case w.length > atomicLen:
+			w.status = ib.WCLocLenErr
+		}
+	case packet.KindFlush:
+		if w.length > 0 {
 			w.status = ib.WCLocQPOpErr
 		}
 	}

@@ -127,6 +127,7 @@ func TestRequesterRejectsInvalidWorkRequests(t *testing.T) {
 		"operation of no service":     {func(_ *side, w *SendWR) { w.Opcode = 77 }, ib.WCLocQPOpErr},
 		"FLUSH of data":               {func(_ *side, w *SendWR) { w.Opcode = ib.WRFlush }, ib.WCLocQPOpErr},
 		"ATOMIC WRITE of seven bytes": {func(a *side, w *SendWR) { w.Opcode, w.SGEs = ib.WRAtomicWrite, a.sge(0, 7) }, ib.WCLocQPOpErr},
+		"ATOMIC WRITE of nine bytes":  {func(a *side, w *SendWR) { w.Opcode, w.SGEs = ib.WRAtomicWrite, a.sge(0, 9) }, ib.WCLocLenErr},
 		"ATOMIC WRITE, unknown key":   {func(_ *side, w *SendWR) { w.Opcode, w.SGEs[0].LKey = ib.WRAtomicWrite, 1 }, ib.WCLocProtErr},
 		"invalidation of a region":    {func(a *side, w *SendWR) { w.Opcode, w.Imm = ib.WRLocalInv, a.region.RKey() }, ib.WCMWBindErr},
 		"bind of a region":            {func(a *side, w *SendWR) { w.Opcode, w.RKey = ib.WRBindMW, a.region.RKey() }, ib.WCMWBindErr},
@@ -134,9 +135,9 @@ func TestRequesterRejectsInvalidWorkRequests(t *testing.T) {
 		"too much inline":             {func(_ *side, w *SendWR) { w.Flags, w.Inline = ib.SendInline, make([]byte, 65) }, ib.WCLocQPOpErr},
 		"inline READ":                 {func(_ *side, w *SendWR) { w.Opcode, w.Flags, w.Inline = ib.WRRDMARead, ib.SendInline, make([]byte, 8) }, ib.WCLocQPOpErr},
 		"atomic of seven bytes":       {func(a *side, w *SendWR) { w.Opcode, w.SGEs = ib.WRAtomicFetchAndAdd, a.sge(0, 7) }, ib.WCLocQPOpErr},
+		"atomic of nine bytes":        {func(a *side, w *SendWR) { w.Opcode, w.SGEs = ib.WRAtomicCmpAndSwp, a.sge(0, 9) }, ib.WCLocLenErr},
 		"unknown key":                 {func(_ *side, w *SendWR) { w.SGEs[0].LKey ^= 1 }, ib.WCLocProtErr},
 		"unknown key, second element": {func(a *side, w *SendWR) { w.SGEs = append(a.sge(0, 4000), SGE{Length: 8}) }, ib.WCLocProtErr},
-		"READ past the region":        {func(_ *side, w *SendWR) { w.Opcode, w.SGEs[0].Addr = ib.WRRDMARead, sideBase+1<<18 }, ib.WCLocProtErr},
 	} {
 		a, b := connect(t, defaults)
 		wr := SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()}
@@ -145,6 +146,34 @@ func TestRequesterRejectsInvalidWorkRequests(t *testing.T) {
 		a.qp.Transmit(&a.env)
 		if len(a.done) != 1 || a.done[0].Status != c.want || !a.done[0].Signaled || len(a.out) > 0 || a.qp.State() != ib.QPSErr {
 			t.Errorf("%s: completions %s, %d packets, state %v", name, statuses(a.done), len(a.out), a.qp.State())
+		}
+	}
+}
+
+// TestBufferOfResponseIsCheckedWhenItArrives posts READs and atomics whose buffer is not
+// accessible. The request is sent, the peer executes it, and its error comes first.
+func TestBufferOfResponseIsCheckedWhenItArrives(t *testing.T) {
+	for _, op := range []ib.WROpcode{ib.WRRDMARead, ib.WRAtomicFetchAndAdd} {
+		for _, c := range []struct {
+			name string
+			edit func(*SendWR)
+			want ib.WCStatus
+		}{
+			{"unknown key", func(w *SendWR) { w.SGEs[0].LKey ^= 1 }, ib.WCLocProtErr},
+			{"past the region", func(w *SendWR) { w.SGEs[0].Addr = sideBase + 1<<18 }, ib.WCLocProtErr},
+			{"unknown keys on both sides", func(w *SendWR) { w.SGEs[0].LKey, w.RKey = 1, 1 }, ib.WCRemAccessErr},
+		} {
+			a, b := connect(t, defaults)
+			wr := SendWR{ID: 1, Opcode: op, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey(), CompareAdd: 1}
+			c.edit(&wr)
+			a.post(wr)
+			run(t, a, b, deliverAll)
+			if got := statuses(a.done); got != fmt.Sprintf("1:%d", c.want) || a.qp.State() != ib.QPSErr {
+				t.Errorf("%v, %s: completions %s in %v, want status %d", op, c.name, got, a.qp.State(), c.want)
+			}
+			if executed := b.mem[0] == 1; executed != (op == ib.WRAtomicFetchAndAdd && c.want == ib.WCLocProtErr) {
+				t.Errorf("%v, %s: the peer's memory holds %d", op, c.name, b.mem[0])
+			}
 		}
 	}
 }

@@ -162,7 +162,7 @@ func (q *QP) acceptSend(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 		if !q.takeRecv() {
 			return 0
 		}
-		r.into.begin(r.recv.SGEs, 0)
+		r.into.begin(q.recvPD(), r.recv.SGEs, 0)
 		r.placed = 0
 	}
 	if uint64(r.placed)+uint64(p.Len) > MaxMessage {
@@ -201,14 +201,14 @@ func (q *QP) acceptWrite(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	}
 	if in.Position.StartsMessage() {
 		if nak := q.beginWrite(e, p); nak != 0 {
-			return nak
+			return q.rejectWrite(in, nak)
 		}
 	}
 	if !q.writeLengthMatches(p, in) {
 		return packet.NAKInvalidRequest
 	}
 	if p.Len > 0 && !r.region.Live() {
-		return packet.NAKRemoteAccess
+		return q.rejectWrite(in, packet.NAKRemoteAccess)
 	}
 	if in.ConsumesRecv && !q.takeRecv() {
 		return 0
@@ -222,6 +222,15 @@ func (q *QP) acceptWrite(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 		q.completeRecv(e, q.recvCompletion(p, in, ib.WCRecvRDMAWithImm, r.placed))
 	}
 	return 0
+}
+
+// rejectWrite returns nak. If it is for the R_Key of a WRITE with immediate, it takes the receive
+// work request, if one is posted, whose completion then reports the error (IBTA 11.6.2).
+func (q *QP) rejectWrite(in *packet.Info, nak packet.Syndrome) packet.Syndrome {
+	if rq := q.recvQueue(); nak == packet.NAKRemoteAccess && in.ConsumesRecv && rq != nil {
+		q.resp.hasRecv = rq.Next(&q.resp.recv)
+	}
+	return nak
 }
 
 // writeLengthMatches checks the payload length against the RETH's DMA length (IBTA 9.7.4.1.6).
@@ -429,7 +438,7 @@ func (q *QP) rejectRequest(e *Env, s packet.Syndrome) {
 	if r.hasRecv {
 		status := ib.WCRemInvReqErr
 		if s == packet.NAKRemoteAccess {
-			status = ib.WCRemAccessErr
+			status = ib.WCLocAccessErr
 		}
 		q.completeRecv(e, Completion{Status: status, Opcode: ib.WCRecv})
 	}

@@ -55,7 +55,7 @@ func (q *QP) placeSendUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool
 		if !q.takeRecvUnreliable() {
 			return DropReceiverNotReady, false
 		}
-		r.into.begin(r.recv.SGEs, 0)
+		r.into.begin(q.recvPD(), r.recv.SGEs, 0)
 		r.placed = 0
 	}
 	if uint64(r.placed)+uint64(p.Len) > MaxMessage {
@@ -150,7 +150,7 @@ func (q *QP) placeUD(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
 	case listLength(r.recv.SGEs) < uint64(packet.GRHLen+p.Len):
 		return q.recvTooShort(e), false
 	}
-	r.into.begin(r.recv.SGEs, 0)
+	r.into.begin(q.recvPD(), r.recv.SGEs, 0)
 	r.grh[0] = p.GRH
 	st := r.into.write(e, &q.respWriter, r.grh[:], len(p.GRH), false)
 	if st == ib.WCSuccess {

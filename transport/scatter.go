@@ -11,6 +11,7 @@ import (
 
 // A scatter is a position in a scatter/gather list for incoming data.
 type scatter struct {
+	pd     *mrtable.PD // in which the L_Keys are valid
 	sges   []SGE
 	i      int
 	off    uint32          // offset in sges[i]
@@ -18,8 +19,8 @@ type scatter struct {
 }
 
 // begin sets s to byte pos of the list.
-func (s *scatter) begin(sges []SGE, pos uint32) {
-	*s = scatter{sges: sges, off: pos}
+func (s *scatter) begin(pd *mrtable.PD, sges []SGE, pos uint32) {
+	*s = scatter{pd: pd, sges: sges, off: pos}
 	for s.i < len(sges) && s.off >= sges[s.i].Length {
 		s.off -= sges[s.i].Length
 		s.i++
@@ -30,8 +31,7 @@ func (s *scatter) begin(sges []SGE, pos uint32) {
 // status is WCSuccess, WCLocLenErr if the list is too short (then nothing is written), or
 // WCLocProtErr.
 func (s *scatter) write(e *Env, by *Writer, payload [][]byte, n int, last bool) ib.WCStatus {
-	q := by.QP
-	if st := s.check(e, q, n); st != ib.WCSuccess {
+	if st := s.check(e, n); st != ib.WCSuccess {
 		return st
 	}
 	for k, p := range payload {
@@ -43,7 +43,7 @@ func (s *scatter) write(e *Env, by *Writer, payload [][]byte, n int, last bool) 
 				s.next()
 				continue
 			}
-			if !s.lookup(e, q) {
+			if !s.lookup(e) {
 				return ib.WCLocProtErr
 			}
 			e.Mem.Write(by, s.region, g.Addr+uint64(s.off), p[:m], lastPiece && int(m) == len(p))
@@ -57,18 +57,18 @@ func (s *scatter) write(e *Env, by *Writer, payload [][]byte, n int, last bool) 
 func (s *scatter) next() { s.i, s.off, s.region = s.i+1, 0, nil }
 
 // lookup finds the region of the current element, unless the one it found before is still live.
-func (s *scatter) lookup(e *Env, q *QP) bool {
+func (s *scatter) lookup(e *Env) bool {
 	if s.region != nil && s.region.Live() {
 		return true
 	}
 	g := &s.sges[s.i]
-	r, err := e.Table.Local(q.pd(), g.LKey, g.Addr, g.Length, ib.AccessLocalWrite)
+	r, err := e.Table.Local(s.pd, g.LKey, g.Addr, g.Length, ib.AccessLocalWrite)
 	s.region = r
 	return err == nil
 }
 
 // check checks that the next n bytes fit and are writable, before the first is written.
-func (s *scatter) check(e *Env, q *QP, n int) ib.WCStatus {
+func (s *scatter) check(e *Env, n int) ib.WCStatus {
 	if n == 0 {
 		return ib.WCSuccess
 	}
@@ -81,7 +81,7 @@ func (s *scatter) check(e *Env, q *QP, n int) ib.WCStatus {
 			return ib.WCLocLenErr
 		}
 		room := probe.sges[probe.i].Length - probe.off
-		if room > 0 && !probe.lookup(e, q) {
+		if room > 0 && !probe.lookup(e) {
 			return ib.WCLocProtErr
 		}
 		n -= int(min(room, uint32(n)))
@@ -185,18 +185,18 @@ func (g *gather) fetch(e *Env, q *QP) error {
 	return err
 }
 
-// checkLocal checks every element of w before the first byte is sent.
+// checkLocal checks every element of w before the first byte is sent. The buffer of a READ or
+// atomic is checked when the response arrives: the peer executes the request in any case.
 func (q *QP) checkLocal(e *Env, w *wqe) ib.WCStatus {
-	need := ib.Access(0)
 	if w.ownResponse && w.kind != packet.KindAtomicWrite {
-		need = ib.AccessLocalWrite
+		return ib.WCSuccess
 	}
 	for i := range w.SGEs {
 		g := &w.SGEs[i]
 		if g.Length == 0 {
 			continue
 		}
-		if _, err := e.Table.Local(q.cfg.PD, g.LKey, g.Addr, g.Length, need); err != nil {
+		if _, err := e.Table.Local(q.cfg.PD, g.LKey, g.Addr, g.Length, 0); err != nil {
 			return ib.WCLocProtErr
 		}
 	}
@@ -210,6 +210,6 @@ func (q *QP) storeOriginal(e *Env, w *wqe, v uint64) ib.WCStatus {
 	binary.NativeEndian.PutUint64(b, v)
 	q.req.piece[0] = b
 	var to scatter
-	to.begin(w.SGEs, 0)
+	to.begin(q.cfg.PD, w.SGEs, 0)
 	return to.write(e, &q.reqWriter, q.req.piece[:], len(b), true)
 }

@@ -171,6 +171,28 @@ func TestResponderReplies(t *testing.T) {
 	}
 }
 
+// The key of a WRITE with immediate is invalidated before its last packet, which takes a receive.
+func TestReceiveReportsInvalidatedKeyOfWriteWithImmediate(t *testing.T) {
+	for _, posted := range []bool{true, false} {
+		_, b := connect(t, defaults)
+		want := ""
+		if posted {
+			b.recv(1, 0, 8)
+			b.recv(2, 0, 8)
+			want = fmt.Sprintf("1:%d 2:%d", ib.WCLocAccessErr, ib.WCWRFlushErr)
+		}
+		b.request(packet.WriteFirst, defaults.psn, 1024, reth(sideBase, 1032), noAckReq)
+		must(t, b.table.Deregister(b.region))
+		b.request(packet.WriteLastImm, packet.PSNAdd(defaults.psn, 1), 8)
+		if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+1/62/0" {
+			t.Errorf("replies %s", got)
+		}
+		if got := statuses(b.done); got != want || b.qp.State() != ib.QPSErr {
+			t.Errorf("completions %s in %v, want %s", got, b.qp.State(), want)
+		}
+	}
+}
+
 func TestQPAccessFlagsAreCheckedBeforeKeys(t *testing.T) {
 	for op, access := range map[uint8]ib.Access{
 		packet.WriteOnly: ib.AccessRemoteRead | ib.AccessRemoteAtomic, packet.ReadRequest: ib.AccessRemoteWrite, packet.FetchAdd: ib.AccessRemoteWrite | ib.AccessRemoteRead,

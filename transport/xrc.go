@@ -34,6 +34,15 @@ func (q *QP) findSRQ(p *RxPacket) bool {
 	return true
 }
 
+// recvPD returns the protection domain of the receive work requests: that of the queue they were
+// posted to.
+func (q *QP) recvPD() *mrtable.PD {
+	if q.cfg.RecvPD != nil {
+		return q.cfg.RecvPD
+	}
+	return q.pd()
+}
+
 // pd returns the protection domain in which requests access memory.
 func (q *QP) pd() *mrtable.PD {
 	if q.cfg.Role == Target {
