@@ -22,6 +22,7 @@ func (q *QP) handleResponse(e *Env, p *RxPacket, in *packet.Info) {
 		c.Drop(DropStaleResponse) // caused by packets after the one that drew the RNR NAK
 		return
 	}
+	r.answered = q.sq.tailIndex
 	switch in.Kind {
 	case packet.KindAck:
 		q.handleACK(e, p, psn)
@@ -125,7 +126,7 @@ func (q *QP) impliedNAK(e *Env) {
 	}
 	q.cfg.Counters.Drop(DropStaleResponse)
 	if !r.early {
-		r.deadline = 0
+		r.stopTimer()
 		q.armTimer(e.Now)
 	}
 }

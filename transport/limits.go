@@ -34,9 +34,10 @@ const (
 	// is more than a busy machine usually keeps an engine waiting.
 	minRecovery = 1e6
 
-	// maxBackoff is how many times the local ACK timeout doubles while no response arrives. A slow
-	// peer needs more time, not a retransmission of everything. IBTA 9.7.6.1.3 lets the requester
-	// detect a timeout after up to four times its value.
+	// maxBackoff is how many times the local ACK timeout doubles while no response arrives, from a
+	// peer that has replied since the work request was posted. A slow peer needs more time, not a
+	// retransmission of everything. IBTA 9.7.6.1.3 lets the requester detect a timeout after up to
+	// four times its value.
 	maxBackoff = 2
 
 	// minTimeout is the least local ACK timeout code that is used, 1.05 ms. A shorter time takes a

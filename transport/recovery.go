@@ -5,11 +5,13 @@ import "softroce/internal/ib"
 // recovery is the requester's state for retransmission: go-back-N after a NAK, a gap in the
 // responses or a local ACK timeout (IBTA 9.7.6, 9.7.8).
 type recovery struct {
-	deadline   int64 // when the local ACK timeout expires; 0: stopped
-	timeouts   uint8 // consecutive timeouts
-	rnrUntil   int64 // end of the wait after an RNR NAK; 0: not waiting
-	retries    uint8 // transport retries left
-	rnrRetries uint8 // RNR retries left
+	deadline   int64  // when the local ACK timeout expires; 0: stopped
+	began      int64  // when it began; 0: not yet
+	timeouts   uint8  // consecutive timeouts
+	answered   uint32 // tailIndex of the send queue when the peer last replied
+	rnrUntil   int64  // end of the wait after an RNR NAK; 0: not waiting
+	retries    uint8  // transport retries left
+	rnrRetries uint8  // RNR retries left
 
 	window    uint64 // limit of unacknowledged SEND and WRITE packets
 	threshold uint64 // below it the window doubles with each acknowledgement, above it grows slowly
@@ -38,30 +40,42 @@ func (r *recovery) rnrWaiting(now int64) bool {
 	return false
 }
 
+// stopTimer ends the local ACK timeout. The next one begins when armTimer is called.
+func (r *recovery) stopTimer() { r.deadline, r.began = 0, 0 }
+
 // armTimer starts the local ACK timeout if PSNs are outstanding and it is not running. Each timeout
-// without a reply in between has doubled it, up to maxBackoff times.
+// without a reply in between has doubled it, up to maxBackoff times, if the peer has replied since
+// the oldest work request was posted. A peer that never did is given up after retry_cnt + 1 times
+// the timeout.
 //
 // A NAK may be lost, or a retransmission: the responder sends no second NAK, and the requester
 // ignores further gaps. So as long as the window is small because of losses, the requester first
 // retransmits early, after times that double and that begin with one in proportion to how long
-// recovery took lately (adaptive retransmission). This uses no retries.
+// recovery took lately (adaptive retransmission). This uses no retries, and does not delay the
+// local ACK timeout.
 func (q *QP) armTimer(now int64) {
 	r := &q.req
 	if r.send == r.una {
 		if r.rnrUntil == 0 && r.una == r.next {
-			r.deadline = 0
+			r.stopTimer()
 		}
 		return
 	}
 	if r.deadline != 0 || r.rnrUntil != 0 || q.attr.Timeout == 0 {
 		return
 	}
-	wait := ib.ACKTimeout(max(q.attr.Timeout, minTimeout)) << r.timeouts
-	soon := max(4*r.recovered, minRecovery) << r.repeats
-	if r.early = r.window < sendWindow && r.recovered != 0 && r.timeouts == 0 && soon < wait; r.early {
-		wait = soon
+	wait := ib.ACKTimeout(max(q.attr.Timeout, minTimeout))
+	if int32(r.answered-q.sq.headIndex) > 0 {
+		wait <<= r.timeouts
 	}
-	r.deadline = now + wait
+	if r.began == 0 {
+		r.began = now
+	}
+	r.deadline = max(r.began+wait, now+minRecovery)
+	soon := max(4*r.recovered, minRecovery) << r.repeats
+	if r.early = r.window < sendWindow && r.recovered != 0 && r.timeouts == 0 && soon <= (r.deadline-now)/2; r.early {
+		r.deadline = now + soon
+	}
 }
 
 // resetRecovery restores the retry counters and restarts the timer after una advanced by n.
@@ -77,7 +91,8 @@ func (q *QP) resetRecovery(now int64, n uint64) {
 	} else {
 		r.window = min(r.window+(n+windowGrowth-1)/windowGrowth, sendWindow)
 	}
-	r.deadline, r.timeouts = 0, 0
+	r.stopTimer()
+	r.timeouts = 0
 	q.armTimer(now)
 }
 
@@ -115,7 +130,7 @@ func (q *QP) resend(e *Env) bool {
 	r.wentBack, r.wentBackTo, r.wentBackAt = true, r.una, e.Now
 	r.window = max(min(r.window, r.send-r.una)/2, minWindow)
 	r.threshold = r.window
-	r.deadline = 0
+	r.stopTimer()
 	q.goBack(r.una)
 	return true
 }
@@ -156,7 +171,8 @@ func (q *QP) handleRNR(e *Env, wait int64) {
 		r.rnrRetries--
 	}
 	r.retries = q.attr.RetryCount // the responder is alive, so its RNR NAK ends the transport retries
-	r.deadline, r.timeouts, r.repeats = 0, 0, 0
+	r.stopTimer()
+	r.timeouts, r.repeats = 0, 0
 	r.wentBack = false
 	r.rnrUntil = e.Now + wait
 	q.goBack(r.una)
@@ -172,6 +188,7 @@ func (q *QP) Expire(e *Env) {
 	q.discardReads()
 	r.deadline = 0
 	if q.state != ib.QPSRTS && q.state != ib.QPSSQD || r.una == r.next {
+		r.stopTimer()
 		return
 	}
 	if r.early {
@@ -181,6 +198,7 @@ func (q *QP) Expire(e *Env) {
 		q.goBack(r.una)
 		return
 	}
+	r.began = 0
 	q.cfg.Counters.LocalACKTimeout++
 	q.counters.Timeouts++
 	r.timeouts = min(r.timeouts+1, maxBackoff)
@@ -190,6 +208,6 @@ func (q *QP) Expire(e *Env) {
 	r.wentBack = false
 	// A peer that does not reply may be busy, or a queue on the path may be full: start with a
 	// small window.
-	r.window = ackInterval
+	r.window = min(r.window, ackInterval)
 	q.goBack(r.una)
 }

@@ -40,7 +40,8 @@ func (r *requester) start(q *QP) {
 // stop discards the state of outstanding requests after the send queue was flushed.
 func (r *requester) stop(q *QP) {
 	r.una, r.send, r.cur, r.pkt = r.next, r.next, q.sq.tailIndex, 0
-	r.reads, r.readPSNs, r.deadline, r.rnrUntil = 0, 0, 0, 0
+	r.stopTimer()
+	r.reads, r.readPSNs, r.rnrUntil = 0, 0, 0
 }
 
 // request emits request packets until the work, the window or the room in the sink ends. It returns

@@ -62,6 +62,25 @@ func TestTimeoutShrinksSendWindow(t *testing.T) {
 	}
 }
 
+// A timeout does not widen a window that losses have made smaller.
+func TestTimeoutKeepsSmallSendWindow(t *testing.T) {
+	o := defaults
+	o.mtu = 256
+	a, b := connect(t, o)
+	a.post(SendWR{ID: 1, Opcode: ib.WRRDMAWrite, SGEs: a.sge(0, 1<<18), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.qp.Transmit(&a.env)
+	for i := range 10 {
+		a.reply(packet.Acknowledge, packet.PSNAdd(o.psn, i+1), packet.NAKSequence, 0, 0)
+	}
+	a.env.Now = a.qp.NextDeadline()
+	a.qp.Expire(&a.env)
+	a.out = nil
+	a.qp.Transmit(&a.env)
+	if len(a.out) != minWindow || a.count.LocalACKTimeout != 1 {
+		t.Errorf("%d packets after %d timeouts, want %d", len(a.out), a.count.LocalACKTimeout, minWindow)
+	}
+}
+
 // TestLossHalvesSendWindow also checks that the window grows with what is acknowledged, and that
 // many losses leave some of it.
 func TestLossHalvesSendWindow(t *testing.T) {

@@ -138,6 +138,8 @@ func TestResponderReplies(t *testing.T) {
 		{"WRITE of more bytes than the RETH says", []req{on(packet.WriteOnly, 0, 8, reth(sideBase, 7))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
 		{"WRITE beyond 2^31", []req{on(packet.WriteFirst, 0, 1024, reth(sideBase, 1<<31+1))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
 		{"WRITE with a wrong key", []req{on(packet.WriteOnly, 0, 8, badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
+		{"WRITE with immediate and a wrong key", []req{on(packet.WriteOnlyImm, 0, 8, badKey)}, "ACKNOWLEDGE+0/62/0", "1:8 2:5", ib.QPSErr, ib.EventQPAccessErr},
+		{"WRITE with immediate of several packets and a wrong key", []req{on(packet.WriteFirst, 0, 1024, reth(sideBase, 1032), badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
 		{"WRITE past the region", []req{on(packet.WriteFirst, 0, 1024, reth(sideBase+1<<18-1025, 1026))}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
 		{"WRITE that wraps the address space", []req{on(packet.WriteOnly, 0, 8, reth(^uint64(3), 8))}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
 		{"READ with a wrong key", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 8), badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
@@ -383,7 +385,7 @@ func TestTimeoutRetransmitsRetryCountTimes(t *testing.T) {
 		if d == 0 {
 			break
 		}
-		if want := int64(4096) << (int(o.timeout) + min(sent-1, 2)); d-a.env.Now != want {
+		if want := ib.ACKTimeout(o.timeout); d-a.env.Now != want {
 			t.Fatalf("timeout %d after %d ns, want %d", sent, d-a.env.Now, want)
 		}
 		a.env.Now = d
@@ -391,6 +393,57 @@ func TestTimeoutRetransmitsRetryCountTimes(t *testing.T) {
 	}
 	if got := statuses(a.done); sent != 5 || got != fmt.Sprintf("1:%d 2:%d", ib.WCRetryExcErr, ib.WCWRFlushErr) {
 		t.Errorf("%d transmissions, %s", sent, got)
+	}
+}
+
+func TestTimeoutDoublesForPeerThatHasReplied(t *testing.T) {
+	a, _ := connect(t, defaults)
+	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 2000)})
+	a.qp.Transmit(&a.env)
+	a.reply(packet.Acknowledge, defaults.psn, packet.SyndromeACK, 0, 0)
+	for i, times := range []int64{1, 2, 4, 4} {
+		a.qp.Transmit(&a.env)
+		d := a.qp.NextDeadline()
+		if want := times * ib.ACKTimeout(defaults.timeout); d-a.env.Now != want {
+			t.Errorf("timeout %d after %d ns, want %d", i, d-a.env.Now, want)
+		}
+		a.env.Now = d
+		a.qp.Expire(&a.env)
+	}
+}
+
+// A peer that has replied to earlier work requests, and not to the oldest that is outstanding, is
+// given up after little more than retry_cnt + 1 times the timeout, also if the requester still
+// retransmits early because of earlier losses.
+func TestSilentPeerIsGivenUpInTime(t *testing.T) {
+	o := defaults
+	o.mtu, o.timeout = 256, 18
+	for retry := range uint8(8) {
+		o.retry = retry
+		for _, lossy := range []bool{false, true} {
+			a, _ := connect(t, o)
+			a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 1024), Flags: ib.SendSignaled})
+			a.qp.Transmit(&a.env)
+			if lossy && retry > 0 {
+				a.reply(packet.Acknowledge, packet.PSNAdd(o.psn, 1), packet.NAKSequence, 0, 0)
+				a.env.Now += 1e6
+			}
+			a.reply(packet.Acknowledge, packet.PSNAdd(o.psn, 3), packet.SyndromeACK, 1, 0)
+			a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 1024)})
+			posted := a.env.Now
+			for a.qp.State() == ib.QPSRTS {
+				a.qp.Transmit(&a.env)
+				a.env.Now = a.qp.NextDeadline()
+				a.qp.Expire(&a.env)
+			}
+			took, least := a.env.Now-posted, int64(retry+1)*ib.ACKTimeout(o.timeout)
+			if got := statuses(a.done); took < least || took > least*5/4 || got != fmt.Sprintf("1:0 2:%d", ib.WCRetryExcErr) {
+				t.Errorf("retry_cnt %d, losses %v: %s after %d ns, want %d", retry, lossy, got, took, least)
+			}
+			if early := a.count.AdaptiveRetransmissions; lossy && retry > 0 && early == 0 {
+				t.Error("nothing was retransmitted early")
+			}
+		}
 	}
 }
 
