@@ -35,8 +35,9 @@ type completions struct {
 
 // A deferred completion waits for the writes that were queued before it.
 type deferred struct {
-	q  *QP
-	cq *CQ
+	q    *QP
+	life uint32 // QP.life at the time
+	cq   *CQ
 	transport.Completion
 }
 
@@ -49,7 +50,7 @@ type writeFault struct {
 // complete stages a completion of q, or defers it.
 func (e *Engine) complete(q *QP, cq *CQ, c *transport.Completion) {
 	if p := &e.completions; len(p.deferred) > 0 || e.io.HasPending() || q.held() || cq.ctx != nil && cq.ctx.hold != nil {
-		p.deferred = append(p.deferred, deferred{q, cq, *c})
+		p.deferred = append(p.deferred, deferred{q, q.life, cq, *c})
 		return
 	}
 	if c.Recv || c.Signaled {
@@ -83,11 +84,13 @@ func (e *Engine) settle() {
 
 // atomicDone passes the result of an atomic operation to the queue pair that replies with it.
 func atomicDone(tag any, id, original uint64) {
-	t := tag.(*transport.Writer).QP
-	t.AtomicDone(id, original)
-	if q := t.UserData().(*QP); q.ctx != nil {
-		q.device.tx.activate(q)
+	by := tag.(*transport.Writer)
+	q := by.QP.UserData().(*QP)
+	if q.ctx == nil || by.Stale() {
+		return
 	}
+	q.t.AtomicDone(id, original)
+	q.device.tx.activate(q)
 }
 
 // writeFailed fails the queue pair one of whose writes failed after the transport had accepted the
@@ -95,7 +98,7 @@ func atomicDone(tag any, id, original uint64) {
 func (e *Engine) writeFailed(tag any, _ error) {
 	by := tag.(*transport.Writer)
 	q := by.QP.UserData().(*QP)
-	if q.ctx == nil {
+	if q.ctx == nil || by.Stale() {
 		return
 	}
 	p := &e.completions
@@ -133,6 +136,9 @@ func (e *Engine) stageDeferred() {
 		if d.q.ctx != nil && d.q.held() {
 			kept = append(kept, *d)
 			continue
+		}
+		if d.life != d.q.life && !(d.Recv && d.q.recv.shared) {
+			continue // the queue pair was reset or destroyed meanwhile; an SRQ was not
 		}
 		for k := range p.faults {
 			p.faults[k].apply(d)

@@ -265,6 +265,44 @@ func TestClientLeavesWhileItsMemoryWaits(t *testing.T) {
 	}
 }
 
+// A queue pair is reset while its memory waits, and then used again. What becomes of the earlier
+// message does not concern it.
+func TestQueuePairIsResetWhileItsMemoryWaits(t *testing.T) {
+	for _, op := range []ib.WROpcode{ib.WRSend, ib.WRRDMAWrite, ib.WRRDMARead} {
+		for _, fails := range []bool{false, true} {
+			w := newTestFabric(t)
+			x, y := pair(w, 1024)
+			waits := y
+			if op == ib.WRRDMARead {
+				waits = x
+			}
+			waits.useCopiedMemory()
+			old := waits.mr
+			y.recv(9, y.sge(0, 100))
+			b := w.block(waits)
+			x.post(transport.SendWR{ID: 1, Opcode: op, RKey: y.mr.RKey(), SGEs: x.sge(0, 100)})
+			w.run(1e6)
+			check(t, x.SetState(ib.QPSReset))
+			check(t, y.SetState(ib.QPSReset))
+			waits.useCopiedMemory()
+			if fails {
+				check(t, waits.Context.DeregMR(old))
+			}
+			x.connect(1024, y)
+			y.connect(1024, x)
+			b.one().Return()
+			w.run(1e6)
+			x.wantNone()
+			y.wantNone()
+			y.recv(10, y.sge(0, 100))
+			x.post(transport.SendWR{ID: 2, Opcode: ib.WRSend, SGEs: x.sge(0, 100)})
+			w.run(1e6)
+			x.want(2, ib.WCSuccess, ib.WCSend)
+			y.want(10, ib.WCSuccess, ib.WCRecv)
+		}
+	}
+}
+
 func TestMemoryThatWaitsTooLongEndsItsContext(t *testing.T) {
 	w := newTestFabric(t)
 	x, y := pair(w, 1024)

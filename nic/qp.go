@@ -96,6 +96,7 @@ type QP struct {
 	port      int
 	pkeyIndex int
 	state     ib.QPState // as last seen by stateChanged
+	life      uint32     // how often it was reset or destroyed
 
 	// The engine's scheduling.
 	turn      place[QP] // in schedule.ready of its client
@@ -263,6 +264,7 @@ func (q *QP) remove() {
 	c.releaseRing(len(q.init.SQ) + len(q.init.RQ))
 	q.addUsers(-1)
 	q.ctx = nil
+	q.life++
 }
 
 // QPN returns the queue pair number.
@@ -470,6 +472,7 @@ func (q *QP) stateChanged() {
 			q.recv.ring.discard()
 		}
 		q.path = nil
+		q.life++
 	case ib.QPSErr:
 		q.device.endReferences()
 		q.device.tx.activate(q) // to flush what is posted from now on

@@ -135,6 +135,10 @@ type Writer struct {
 	Requester bool // the requester writes a response; otherwise the responder writes a request
 }
 
+// Stale reports whether the queue pair was reset since w wrote. What became of the writes does not
+// concern it any more.
+func (w *Writer) Stale() bool { return w != w.QP.reqWriter && w != w.QP.respWriter }
+
 // A Role is the side of an XRC connection that a queue pair implements.
 type Role uint8
 

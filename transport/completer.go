@@ -209,7 +209,7 @@ func (q *QP) readResponse(e *Env, p *RxPacket, in *packet.Info, psn uint64) {
 	last := w.received == w.psns-1
 	var to scatter
 	to.begin(q.cfg.PD, w.SGEs, w.received*uint32(q.attr.PathMTU))
-	if st := to.write(e, &q.reqWriter, p.Payload, p.Len, last); st != ib.WCSuccess {
+	if st := to.write(e, q.reqWriter, p.Payload, p.Len, last); st != ib.WCSuccess {
 		q.rejectResponse(e, ib.WCLocProtErr)
 		return
 	}

@@ -43,7 +43,7 @@ func TestFailedMemoryWriteIsNotAcknowledged(t *testing.T) {
 		b.receive(tx)
 	}
 	a.out = nil
-	b.qp.MemoryFault(&b.env, &b.qp.respWriter, false)
+	b.qp.MemoryFault(&b.env, b.qp.respWriter, false)
 	run(t, a, b, deliverAll)
 	if got := statuses(a.done); got != "1:0 2:11 3:5" {
 		t.Errorf("requester: %s", got)

@@ -22,8 +22,8 @@ type QP struct {
 	hdr          packet.Header // of the packet being built
 	dest         any           // SendWR.Dest of the UD packet being emitted
 	wc           Completion    // argument of Sink.Complete
-	reqWriter    Writer        // tag of memory writes by the requester
-	respWriter   Writer        // tag of memory writes by the responder
+	reqWriter    *Writer       // tag of memory writes by the requester since the last reset
+	respWriter   *Writer       // tag of memory writes by the responder
 	repliedFirst bool          // the last Transmit emitted replies before requests
 	sqdNotify    bool          // EventSQDrained is due when the send queue is drained
 
@@ -51,7 +51,7 @@ func New(c Config) (*QP, error) {
 		c.Counters = new(Counters)
 	}
 	q := &QP{cfg: c}
-	q.reqWriter, q.respWriter = Writer{q, true}, Writer{q, false}
+	q.newWriters()
 	q.sq.init(c.SendDepth, c.MaxSendSGE, c.MaxInline)
 	return q, nil
 }
@@ -194,7 +194,11 @@ func (q *QP) reset() {
 	q.req = requester{segs: q.req.segs[:0]}
 	q.resp.reset()
 	q.sqdNotify = false
+	q.newWriters()
 }
+
+// newWriters makes the results of earlier memory writes those of another life of the queue pair.
+func (q *QP) newWriters() { q.reqWriter, q.respWriter = &Writer{q, true}, &Writer{q, false} }
 
 // Receive handles a packet addressed to this queue pair. Transmit emits the replies.
 func (q *QP) Receive(e *Env, p *RxPacket) {

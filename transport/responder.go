@@ -168,7 +168,7 @@ func (q *QP) acceptSend(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	if uint64(r.placed)+uint64(p.Len) > MaxMessage {
 		return packet.NAKInvalidRequest
 	}
-	switch r.into.write(e, &q.respWriter, p.Payload, p.Len, in.Position.EndsMessage()) {
+	switch r.into.write(e, q.respWriter, p.Payload, p.Len, in.Position.EndsMessage()) {
 	case ib.WCLocLenErr:
 		q.cfg.Counters.RespLocalLength++
 		q.completeRecv(e, Completion{Status: ib.WCLocLenErr, Opcode: ib.WCRecv})
@@ -246,7 +246,7 @@ func (q *QP) writeLengthMatches(p *RxPacket, in *packet.Info) bool {
 func (q *QP) placeWrite(e *Env, p *RxPacket, in *packet.Info) {
 	r := &q.resp
 	for k, b := range p.Payload {
-		e.Mem.Write(&q.respWriter, r.region, r.va, b, in.Position.EndsMessage() && k == len(p.Payload)-1)
+		e.Mem.Write(q.respWriter, r.region, r.va, b, in.Position.EndsMessage() && k == len(p.Payload)-1)
 		r.va += uint64(len(b))
 	}
 	r.left -= uint32(p.Len)
@@ -346,9 +346,9 @@ func (q *QP) acceptAtomic(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome 
 	a := response{kind: in.Kind, psn: r.epsn, psns: 1}
 	var done bool
 	if in.Kind == packet.KindCompareSwap {
-		a.original, done, err = e.Mem.CompareSwap(&q.respWriter, r.accepted, region, p.Atomic.VA, p.Atomic.Compare, p.Atomic.SwapAdd)
+		a.original, done, err = e.Mem.CompareSwap(q.respWriter, r.accepted, region, p.Atomic.VA, p.Atomic.Compare, p.Atomic.SwapAdd)
 	} else {
-		a.original, done, err = e.Mem.FetchAdd(&q.respWriter, r.accepted, region, p.Atomic.VA, p.Atomic.SwapAdd)
+		a.original, done, err = e.Mem.FetchAdd(q.respWriter, r.accepted, region, p.Atomic.VA, p.Atomic.SwapAdd)
 	}
 	if err != nil {
 		return atomicNAK(err)

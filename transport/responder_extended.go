@@ -64,7 +64,7 @@ func (q *QP) acceptAtomicWrite(e *Env, p *RxPacket) packet.Syndrome {
 	for _, b := range p.Payload {
 		n += copy(word[n:], b)
 	}
-	if err := e.Mem.StoreWord(&q.respWriter, region, p.RETH.VA, binary.NativeEndian.Uint64(word[:])); err != nil {
+	if err := e.Mem.StoreWord(q.respWriter, region, p.RETH.VA, binary.NativeEndian.Uint64(word[:])); err != nil {
 		return atomicNAK(err)
 	}
 	q.cfg.Counters.RxAtomicWrites++

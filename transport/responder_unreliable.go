@@ -61,7 +61,7 @@ func (q *QP) placeSendUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool
 	if uint64(r.placed)+uint64(p.Len) > MaxMessage {
 		return DropInvalid, false
 	}
-	switch r.into.write(e, &q.respWriter, p.Payload, p.Len, in.Position.EndsMessage()) {
+	switch r.into.write(e, q.respWriter, p.Payload, p.Len, in.Position.EndsMessage()) {
 	case ib.WCLocLenErr:
 		return q.recvTooShort(e), false
 	case ib.WCLocProtErr:
@@ -152,9 +152,9 @@ func (q *QP) placeUD(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
 	}
 	r.into.begin(q.recvPD(), r.recv.SGEs, 0)
 	r.grh[0] = p.GRH
-	st := r.into.write(e, &q.respWriter, r.grh[:], len(p.GRH), false)
+	st := r.into.write(e, q.respWriter, r.grh[:], len(p.GRH), false)
 	if st == ib.WCSuccess {
-		st = r.into.write(e, &q.respWriter, p.Payload, p.Len, true)
+		st = r.into.write(e, q.respWriter, p.Payload, p.Len, true)
 	}
 	r.grh[0] = nil
 	if st != ib.WCSuccess {

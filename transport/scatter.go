@@ -211,5 +211,5 @@ func (q *QP) storeOriginal(e *Env, w *wqe, v uint64) ib.WCStatus {
 	q.req.piece[0] = b
 	var to scatter
 	to.begin(q.cfg.PD, w.SGEs, 0)
-	return to.write(e, &q.reqWriter, q.req.piece[:], len(b), true)
+	return to.write(e, q.reqWriter, q.req.piece[:], len(b), true)
 }

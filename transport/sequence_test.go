@@ -213,7 +213,7 @@ func TestLateMemoryFaultRejectsUnacknowledgedRequests(t *testing.T) {
 	b.request(packet.WriteOnly, defaults.psn, 8)
 	b.room = 0
 	b.request(packet.WriteOnly, packet.PSNAdd(defaults.psn, 1), 8)
-	b.qp.MemoryFault(&b.env, &b.qp.respWriter, false)
+	b.qp.MemoryFault(&b.env, b.qp.respWriter, false)
 	b.room = -1
 	b.qp.Transmit(&b.env)
 	if got, want := b.emitted(defaults.psn), "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/63/1"; got != want {
