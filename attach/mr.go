@@ -94,8 +94,12 @@ func (c *conn) queryMR(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
 // clientMemory chooses the access to the memory of a registration: a mapping if it is safe, or else
 // the client's address space.
 func (c *conn) clientMemory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Memory, uint32, error) {
-	if v.Length == 0 {
-		return nil, 0, errorf(syscall.EINVAL, "a memory region of 0 bytes")
+	switch {
+	case v.Length > 0:
+	case v.Memory == abi.MemoryDMABuf:
+		return nil, 0, errorf(syscall.EINVAL, "a DMA buffer of 0 bytes")
+	default:
+		return mrtable.HeapMemory(nil), abi.MemoryMapped, nil // its keys are good for messages of 0 bytes
 	}
 	if max := c.server.config.Limits.Registered; v.Length > max {
 		return nil, 0, errorf(syscall.ENOMEM, "registration of %d bytes: a client may register %d", v.Length, max)

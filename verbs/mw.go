@@ -44,11 +44,8 @@ func (p *PD) AllocMW(ctx context.Context, t MWType) (*MW, error) {
 	})
 }
 
-// RKey returns the window's R_Key as AllocMW, QP.BindMW or SetRKey set it last.
+// RKey returns the window's R_Key: that of the bind that was posted last.
 func (m *MW) RKey() uint32 { return m.rkey.Load() }
-
-// SetRKey records the R_Key with which a work request has bound a window of type 2.
-func (m *MW) SetRKey(rkey uint32) { m.rkey.Store(rkey) }
 
 // Type returns the window's type.
 func (m *MW) Type() MWType { return m.mwType }
@@ -85,6 +82,7 @@ func (b *BindMW) complete() bool { return b != nil && b.MW != nil && (b.MR != ni
 
 func (b *BindMW) store(w *abi.BindWQE) {
 	w.RKey = b.MW.RKey()&^0xff | b.RKey&0xff
+	b.MW.rkey.Store(w.RKey)
 	w.Addr, w.Length, w.LKey, w.Access = b.Addr, b.Length, 0, uint32(b.Access)
 	if b.MR != nil {
 		w.LKey = b.MR.lkey
@@ -105,13 +103,8 @@ func (q *QP) BindMW(m *MW, b MWBind) error {
 	if m.mwType != MWType1 {
 		return &Error{Op: "bind MW", Errno: syscall.EINVAL, Text: "a window of type 2 is bound by PostSend"}
 	}
-	rkey := IncRKey(m.RKey())
-	err := q.PostSend(SendWR{WRID: b.WRID, Opcode: WRBindMW, SendFlags: b.SendFlags,
-		BindMW: &BindMW{MW: m, RKey: rkey, MWBindInfo: b.MWBindInfo}})
-	if err == nil {
-		m.rkey.Store(rkey)
-	}
-	return err
+	return q.PostSend(SendWR{WRID: b.WRID, Opcode: WRBindMW, SendFlags: b.SendFlags,
+		BindMW: &BindMW{MW: m, RKey: IncRKey(m.RKey()), MWBindInfo: b.MWBindInfo}})
 }
 
 // FlushPlacement is the guarantee that WRFlush requests: ibv_placement_type.

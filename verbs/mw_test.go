@@ -83,7 +83,9 @@ func TestBindMWType2(t *testing.T) {
 				if wc := y.Completion(); wc.Opcode != verbs.WCBindMW {
 					t.Fatalf("completion %+v", wc)
 				}
-				w.SetRKey(rkey)
+				if w.RKey() != rkey {
+					t.Fatalf("R_Key %#x after the bind to %#x", w.RKey(), rkey)
+				}
 				y.Recv(uint64(i), 0, 0)
 				fill(x.Buf[:8000], uint64(i))
 				if err := x.PostSend(

@@ -202,6 +202,27 @@ func TestInlineGatherScatterAndUnsignaledSends(t *testing.T) {
 	}
 }
 
+// A region of length 0 has keys for messages without data.
+func TestEmptyRegion(t *testing.T) {
+	a, b := verbstest.Pair(t)
+	x, y := verbstest.ConnectedRC(t, a, b)
+	for name, mem := range map[string][]byte{"none": nil, "process": make([]byte, 8)[:0], "mapped": x.Buf[:0]} {
+		m, err := x.PD.RegMR(t.Context(), mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		y.Recv(1, 0, 0)
+		for _, op := range []verbs.WROpcode{verbs.WRRDMAWrite, verbs.WRRDMARead, verbs.WRSend} {
+			x.Send(verbs.SendWR{Opcode: op, SGList: []verbs.SGE{m.SGE(0, 0)}, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+			x.Completion()
+		}
+		y.Completion()
+		if err := m.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestFenceWaitsForReads(t *testing.T) {
 	a, b := verbstest.Pair(t, verbstest.WithFaults(1, "delay 5ms send kind read_response nth 1"))
 	x, y := verbstest.ConnectedRC(t, a, b)

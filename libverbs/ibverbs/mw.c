@@ -38,7 +38,10 @@ int sr_dealloc_mw(struct ibv_mw *mw)
 	return 0;
 }
 
-/* Binds a window of type 1. Its new R_Key is valid as soon as the work request is posted. */
+/*
+ * Binds a window of type 1. The inline function has compared the protection domains of window and
+ * region. If that of the queue pair is another one, the work request fails.
+ */
 int sr_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 {
 	struct ibv_send_wr *bad, wr = {
@@ -49,10 +52,5 @@ int sr_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 						     .rkey = ibv_inc_rkey(mw->rkey),
 						     .bind_info = bind->bind_info},
 				 };
-	if (mw->pd != qp->pd)
-		return EPERM;
-	int error = sr_post_send(qp, &wr, &bad);
-	if (!error)
-		mw->rkey = wr.bind_mw.rkey;
-	return error;
+	return sr_post_send(qp, &wr, &bad);
 }

@@ -74,25 +74,28 @@ static int put_data(struct sr_qp *q, struct softroce_send_wqe *wqe, const struct
  */
 #define MW_ACCESS (~(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_OPTIONAL_RANGE))
 
-bool sr_put_bind(struct softroce_send_wqe *wqe, struct ibv_mw *mw, uint32_t rkey,
+bool sr_put_bind(struct softroce_send_wqe *wqe, struct sr_bind *bind,
 		 const struct ibv_mw_bind_info *info)
 {
-	struct softroce_bind_wqe *bind = (struct softroce_bind_wqe *)wqe;
-	if (!mw || (!info->mr && info->length))
+	struct softroce_bind_wqe *b = (struct softroce_bind_wqe *)wqe;
+	if (!bind->mw || (!info->mr && info->length))
 		return false;
-	bind->rkey = (mw->rkey & ~0xffu) | (rkey & 0xff);
-	bind->addr = info->addr;
-	bind->length = info->length;
-	bind->lkey = info->mr ? info->mr->lkey : 0;
-	bind->access = info->mw_access_flags & MW_ACCESS;
+	bind->rkey = (bind->mw->rkey & ~0xffu) | (bind->rkey & 0xff);
+	b->rkey = bind->rkey;
+	b->addr = info->addr;
+	b->length = info->length;
+	b->lkey = info->mr ? info->mr->lkey : 0;
+	b->access = info->mw_access_flags & MW_ACCESS;
 	return true;
 }
 
 static int put_bind(struct softroce_send_wqe *wqe, const struct ibv_send_wr *wr)
 {
-	if (!sr_put_bind(wqe, wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info))
+	struct sr_bind bind = {.mw = wr->bind_mw.mw, .rkey = wr->bind_mw.rkey};
+	if (!sr_put_bind(wqe, &bind, &wr->bind_mw.bind_info))
 		return EINVAL;
 	wqe->num_sge = 0;
+	bind.mw->rkey = bind.rkey;
 	return 0;
 }
 

@@ -200,6 +200,7 @@ static void free_qp(struct sr_qp *q)
 	sr_wq_close(&q->rq);
 	pthread_mutex_destroy(&q->ex.qp_base.mutex);
 	pthread_cond_destroy(&q->ex.qp_base.cond);
+	free(q->binds);
 	free(q);
 }
 

@@ -21,6 +21,14 @@ struct sr_qp {
 	struct softroce_send_wqe *wqe; /* the current one; NULL: none, or an error */
 	uint32_t wr_first;
 	int wr_error;
+	struct sr_bind *binds; /* of the windows that are bound */
+	size_t bind_count;
+};
+
+/* A memory window and the R_Key that it gets when its bind is posted. */
+struct sr_bind {
+	struct ibv_mw *mw;
+	uint32_t rkey;
 };
 
 static inline struct sr_qp *sr_qp(struct ibv_qp *q)
@@ -43,10 +51,11 @@ int sr_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_rec
 void sr_ring_doorbell(struct sr_qp *q);
 
 /*
- * sr_put_bind writes the fields of a work request that binds mw, with the low 8 bits of its new
- * R_Key from rkey. False: an argument is invalid.
+ * sr_put_bind writes the fields of a work request that binds a window, and completes bind->rkey, of
+ * which the program chooses the low 8 bits. When the work request is posted, the window has this
+ * R_Key. False: an argument is invalid.
  */
-bool sr_put_bind(struct softroce_send_wqe *wqe, struct ibv_mw *mw, uint32_t rkey,
+bool sr_put_bind(struct softroce_send_wqe *wqe, struct sr_bind *bind,
 		 const struct ibv_mw_bind_info *info);
 
 /* sr_check_post returns EINVAL in a state before from, EIO if the daemon is gone, else 0. */

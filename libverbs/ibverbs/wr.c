@@ -5,6 +5,7 @@
  */
 #include "ibverbs/qp.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static struct sr_qp *to_sr_qp(struct ibv_qp_ex *ex)
@@ -25,6 +26,7 @@ static void wr_start(struct ibv_qp_ex *ex)
 	struct sr_qp *q = to_sr_qp(ex);
 	sr_lock(&q->sq.lock, q->sq.single_threaded);
 	q->wqe = NULL;
+	q->bind_count = 0;
 	q->wr_first = q->sq.producer;
 	q->wr_error = sr_check_post(q, IBV_QPS_RTS);
 }
@@ -36,6 +38,8 @@ static int wr_complete(struct ibv_qp_ex *ex)
 	if (error) {
 		q->sq.producer = q->wr_first;
 	} else if (q->sq.producer != q->wr_first) {
+		for (size_t i = 0; i < q->bind_count; i++)
+			q->binds[i].mw->rkey = q->binds[i].rkey;
 		sr_wq_publish(&q->sq);
 		sr_ring_doorbell(q);
 	}
@@ -100,9 +104,22 @@ static void wr_atomic_fetch_add(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t ad
 static void wr_bind_mw(struct ibv_qp_ex *ex, struct ibv_mw *mw, uint32_t rkey,
 		       const struct ibv_mw_bind_info *info)
 {
+	struct sr_qp *q = to_sr_qp(ex);
+	struct sr_bind bind = {.mw = mw, .rkey = rkey};
 	struct softroce_send_wqe *wqe = next_wqe(ex, IBV_WR_BIND_MW);
-	if (wqe && !sr_put_bind(wqe, mw, rkey, info))
-		fail(to_sr_qp(ex), EINVAL);
+	if (!wqe)
+		return;
+	if (!sr_put_bind(wqe, &bind, info)) {
+		fail(q, EINVAL);
+		return;
+	}
+	struct sr_bind *all = realloc(q->binds, (q->bind_count + 1) * sizeof *all);
+	if (!all) {
+		fail(q, ENOMEM);
+		return;
+	}
+	q->binds = all;
+	q->binds[q->bind_count++] = bind;
 }
 
 static void wr_local_inv(struct ibv_qp_ex *ex, uint32_t rkey)

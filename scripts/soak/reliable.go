@@ -309,7 +309,6 @@ func (t *pair) useWindow(ctx context.Context) error {
 	if _, err := t.y.collect(ctx, 1); err != nil {
 		return fmt.Errorf("bind: %w", err)
 	}
-	t.window.SetRKey(key)
 	n := length(t.random, slotSize)
 	from := slot(t.x, source, 0)[:n]
 	fill(t.random, from)

@@ -169,9 +169,6 @@ func (s *session) bind(w request) (string, error) {
 	}
 	key := uint32(w.number(9))
 	err = q.PostSend(verbs.SendWR{WRID: id, Opcode: verbs.WRBindMW, SendFlags: flags, BindMW: &verbs.BindMW{MW: m, RKey: key, MWBindInfo: info}})
-	if err == nil {
-		m.SetRKey(key)
-	}
 	return fmt.Sprint(key), err
 }
 
