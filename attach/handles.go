@@ -70,7 +70,7 @@ type (
 func lookUp[T any](h *handles, handle uint32) (T, error) {
 	o, ok := h.m[handle].(T)
 	if !ok {
-		return o, errorf(syscall.EINVAL, "handle %d is not a %s of this context", handle, kind(o))
+		return o, errorf(syscall.ENOENT, "handle %d is not a %s of this context", handle, kind(o))
 	}
 	return o, nil
 }

@@ -52,7 +52,7 @@ func (c *Context) CreateAH(p *PD, number uint32, av AddressVector) (*AH, error) 
 // are fetched first. EAGAIN if there are more than one call fetches.
 func (c *Context) DestroyAH(a *AH) error {
 	if a == nil || a.ctx != c {
-		return errorf(syscall.EINVAL, "the AH is not of this context")
+		return errorf(syscall.ENOENT, "the AH is not of this context")
 	}
 	if !c.fetchDatagrams() {
 		return errorf(syscall.EAGAIN, "the engine has not fetched all work requests")

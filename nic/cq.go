@@ -88,7 +88,7 @@ func (c *Context) ResizeCQ(q *CQ, entries int, mem []byte) error {
 		return err
 	}
 	if q == nil || q.ctx != c {
-		return errorf(syscall.EINVAL, "the CQ is not of this context")
+		return errorf(syscall.ENOENT, "the CQ is not of this context")
 	}
 	if _, err := c.device.CQSlots(entries); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (c *Context) ResizeCQ(q *CQ, entries int, mem []byte) error {
 // DestroyCQ destroys q; EBUSY while a queue pair uses it.
 func (c *Context) DestroyCQ(q *CQ) error {
 	if q == nil || q.ctx != c {
-		return errorf(syscall.EINVAL, "the CQ is not of this context")
+		return errorf(syscall.ENOENT, "the CQ is not of this context")
 	}
 	if q.users > 0 {
 		return errorf(syscall.EBUSY, "CQ is in use by %d queues", q.users)

@@ -219,8 +219,8 @@ func TestAddressHandleNeedsPDOfQueuePair(t *testing.T) {
 	wantErrno(t, "PD of an AH", a.Context.DeallocPD(pd), syscall.EBUSY)
 	gone := a.ah(4, "192.0.2.1")
 	check(t, a.Context.DestroyAH(gone))
-	wantErrno(t, "AH a second time", a.Context.DestroyAH(gone), syscall.EINVAL)
-	wantErrno(t, "AH of another context", other.Context.DestroyAH(h3), syscall.EINVAL)
+	wantErrno(t, "AH a second time", a.Context.DestroyAH(gone), syscall.ENOENT)
+	wantErrno(t, "AH of another context", other.Context.DestroyAH(h3), syscall.ENOENT)
 	for _, c := range []struct {
 		what string
 		ah   uint32

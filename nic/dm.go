@@ -69,7 +69,7 @@ func (c *Context) AllocDM(length uint64, logAlign uint32) (*DM, error) {
 // FreeDM frees device memory; EBUSY while an MR refers to it.
 func (c *Context) FreeDM(m *DM) error {
 	if m == nil || m.ctx != c {
-		return errorf(syscall.EINVAL, "the DM is not of this context")
+		return errorf(syscall.ENOENT, "the DM is not of this context")
 	}
 	if m.users > 0 {
 		return errorf(syscall.EBUSY, "DM is in use by %d MRs", m.users)
@@ -103,7 +103,7 @@ func (c *Context) CopyFromDM(m *DM, off uint64, p []byte) error {
 
 func (c *Context) partOfDM(m *DM, off, n uint64) ([]byte, error) {
 	if m == nil || m.ctx != c {
-		return nil, errorf(syscall.EINVAL, "the DM is not of this context")
+		return nil, errorf(syscall.ENOENT, "the DM is not of this context")
 	}
 	if off > m.Length() || n > m.Length()-off {
 		return nil, errorf(syscall.EINVAL, "%d bytes at offset %d are outside the DM of %d bytes", n, off, m.Length())
@@ -118,7 +118,7 @@ func (c *Context) partOfDM(m *DM, off, n uint64) ([]byte, error) {
 // ib.AccessZeroBased. The range may be empty. Errors are those of RegMR.
 func (c *Context) RegDM(p *PD, m *DM, off, length uint64, access ib.Access) (*MR, error) {
 	if m == nil || m.ctx != c {
-		return nil, errorf(syscall.EINVAL, "the DM is not of this context")
+		return nil, errorf(syscall.ENOENT, "the DM is not of this context")
 	}
 	if access&ib.AccessZeroBased == 0 || access&(ib.AccessOnDemand|ib.AccessHugeTLB) != 0 {
 		return nil, errorf(syscall.EINVAL, "access %v: device memory needs zero_based, and allows neither on_demand nor hugetlb", access)

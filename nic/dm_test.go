@@ -110,12 +110,12 @@ func TestDeviceMemoryChecksArguments(t *testing.T) {
 		wantErrno(t, "register", err, syscall.EINVAL)
 	}
 	_, err = c.Context.RegDM(other.pd, m, 0, 8, rights)
-	wantErrno(t, "with another's PD", err, syscall.EINVAL)
+	wantErrno(t, "with another's PD", err, syscall.ENOENT)
 	_, err = other.Context.RegDM(other.pd, m, 0, 8, rights)
-	wantErrno(t, "another's memory", err, syscall.EINVAL)
-	wantErrno(t, "another's memory", other.Context.CopyToDM(m, 0, nil), syscall.EINVAL)
-	wantErrno(t, "another's memory", other.Context.FreeDM(m), syscall.EINVAL)
-	wantErrno(t, "none", c.Context.FreeDM(nil), syscall.EINVAL)
+	wantErrno(t, "another's memory", err, syscall.ENOENT)
+	wantErrno(t, "another's memory", other.Context.CopyToDM(m, 0, nil), syscall.ENOENT)
+	wantErrno(t, "another's memory", other.Context.FreeDM(m), syscall.ENOENT)
+	wantErrno(t, "none", c.Context.FreeDM(nil), syscall.ENOENT)
 
 	empty, err := c.Context.RegDM(c.pd, m, 0, 0, rights)
 	check(t, err)
@@ -126,7 +126,7 @@ func TestDeviceMemoryChecksArguments(t *testing.T) {
 	// A region that is reregistered to other memory does not use this one any more.
 	check(t, c.Context.ReregMR(part, c.pd, mrtable.HeapMemory(make([]byte, 8)), 0, 8, allow))
 	check(t, c.Context.FreeDM(m))
-	wantErrno(t, "twice", c.Context.FreeDM(m), syscall.EINVAL)
+	wantErrno(t, "twice", c.Context.FreeDM(m), syscall.ENOENT)
 	check(t, c.Context.DeregMR(part))
 }
 

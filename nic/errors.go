@@ -6,7 +6,8 @@ import (
 )
 
 // An Error is why a verb failed: an errno, as ibv_* functions return it, and a text. errors.Is
-// matches it with its syscall.Errno.
+// matches it with its syscall.Errno. ENOENT means an object that was destroyed or belongs to
+// another context.
 type Error struct {
 	Errno syscall.Errno
 	Text  string

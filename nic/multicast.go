@@ -75,7 +75,7 @@ func (c *Context) checkMcast(q *QP, gid GID) error {
 	}
 	switch {
 	case q == nil || q.ctx != c:
-		return errorf(syscall.EINVAL, "the QP is not of this context")
+		return errorf(syscall.ENOENT, "the QP is not of this context")
 	case q.init.Type != ib.QPTypeUD:
 		return errorf(syscall.EINVAL, "QP of type %v: multicast needs UD", q.init.Type)
 	case !gid.Addr().IsMulticast():

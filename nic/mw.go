@@ -48,7 +48,7 @@ func (c *Context) AllocMW(p *PD, t ib.MWType) (*MW, error) {
 // DeallocMW deallocates a memory window, bound or not.
 func (c *Context) DeallocMW(m *MW) error {
 	if m == nil || m.ctx != c {
-		return errorf(syscall.EINVAL, "the MW is not of this context")
+		return errorf(syscall.ENOENT, "the MW is not of this context")
 	}
 	c.device.engine.copyPayload()
 	m.remove()

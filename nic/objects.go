@@ -36,7 +36,7 @@ func (c *Context) AllocPD() (*PD, error) {
 // DeallocPD deallocates p; EBUSY while an object belongs to it.
 func (c *Context) DeallocPD(p *PD) error {
 	if p == nil || p.ctx != c {
-		return errorf(syscall.EINVAL, "the PD is not of this context")
+		return errorf(syscall.ENOENT, "the PD is not of this context")
 	}
 	if p.users > 0 {
 		return errorf(syscall.EBUSY, "PD is in use by %d objects", p.users)
@@ -54,13 +54,16 @@ func (p *PD) remove() {
 	c.device.count.pds--
 }
 
-// own returns EINVAL unless p is a PD of c.
+// own returns ENOENT if p is not a PD of c, and EINVAL if there is none.
 func (c *Context) own(p *PD) error {
 	if err := c.usable(); err != nil {
 		return err
 	}
-	if p == nil || p.ctx != c {
-		return errorf(syscall.EINVAL, "the PD is not of this context")
+	if p == nil {
+		return errorf(syscall.EINVAL, "the PD is missing")
+	}
+	if p.ctx != c {
+		return errorf(syscall.ENOENT, "the PD is not of this context")
 	}
 	return nil
 }
@@ -114,7 +117,7 @@ func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access i
 // bound to m.
 func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64, access ib.Access) error {
 	if m == nil || m.ctx != c {
-		return errorf(syscall.EINVAL, "the MR is not of this context")
+		return errorf(syscall.ENOENT, "the MR is not of this context")
 	}
 	if err := c.own(p); err != nil {
 		return err
@@ -160,7 +163,7 @@ func registration(err error) error {
 // it.
 func (c *Context) DeregMR(m *MR) error {
 	if m == nil || m.ctx != c {
-		return errorf(syscall.EINVAL, "the MR is not of this context")
+		return errorf(syscall.ENOENT, "the MR is not of this context")
 	}
 	c.device.engine.copyPayload()
 	if err := c.device.table.Deregister(m.region); err != nil {

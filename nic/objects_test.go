@@ -30,29 +30,29 @@ func TestDestroyOfObjectInUseIsEBUSY(t *testing.T) {
 	wantErrno(t, "PD with an MR and a QP", c.Context.DeallocPD(c.pd), syscall.EBUSY)
 	wantErrno(t, "CQ of a QP", c.Context.DestroyCQ(c.cq.CQ), syscall.EBUSY)
 	check(t, q.Destroy())
-	wantErrno(t, "QP a second time", q.Destroy(), syscall.EINVAL)
+	wantErrno(t, "QP a second time", q.Destroy(), syscall.ENOENT)
 	check(t, c.Context.DestroyCQ(c.cq.CQ))
 	wantErrno(t, "PD with an MR", c.Context.DeallocPD(c.pd), syscall.EBUSY)
 	check(t, c.Context.DeregMR(c.mr))
 	check(t, c.Context.DeallocPD(c.pd))
-	wantErrno(t, "PD a second time", c.Context.DeallocPD(c.pd), syscall.EINVAL)
+	wantErrno(t, "PD a second time", c.Context.DeallocPD(c.pd), syscall.ENOENT)
 }
 
-func TestObjectsOfAnotherContextAreEINVAL(t *testing.T) {
+func TestObjectsOfAnotherContextAreENOENT(t *testing.T) {
 	w := newTestFabric(t)
 	d := w.nic(1)
 	c, other := w.client(d), w.client(d)
 	_, err := c.Context.RegMR(other.pd, mrtable.HeapMemory(make([]byte, 8)), 0, 8, 0)
-	wantErrno(t, "RegMR", err, syscall.EINVAL)
+	wantErrno(t, "RegMR", err, syscall.ENOENT)
 	caps := smallCaps
 	check(t, d.RoundCaps(&caps))
 	init := nic.QPInit{Type: ib.QPTypeRC, PD: c.pd, SendCQ: c.cq.CQ, RecvCQ: other.cq.CQ, Caps: caps,
 		SQ: nic.NewPage(caps.SendRingSize()), RQ: nic.NewPage(caps.RecvRingSize())}
 	_, err = c.Context.CreateQP(init)
 	wantErrno(t, "CreateQP", err, syscall.EINVAL)
-	wantErrno(t, "DeregMR", c.Context.DeregMR(other.mr), syscall.EINVAL)
-	wantErrno(t, "DestroyCQ", c.Context.DestroyCQ(other.cq.CQ), syscall.EINVAL)
-	wantErrno(t, "DestroyQP", c.Context.DestroyQP(other.qp(smallCaps).QP.QP), syscall.EINVAL)
+	wantErrno(t, "DeregMR", c.Context.DeregMR(other.mr), syscall.ENOENT)
+	wantErrno(t, "DestroyCQ", c.Context.DestroyCQ(other.cq.CQ), syscall.ENOENT)
+	wantErrno(t, "DestroyQP", c.Context.DestroyQP(other.qp(smallCaps).QP.QP), syscall.ENOENT)
 }
 
 func TestTooSmallRingsAreEINVAL(t *testing.T) {

@@ -240,7 +240,7 @@ func (q *QP) makeRings() (err error) {
 // not polled stay in the CQ. What was posted before is transmitted, once, as by ModifyQP.
 func (c *Context) DestroyQP(q *QP) error {
 	if q == nil || q.ctx != c {
-		return errorf(syscall.EINVAL, "the QP is not of this context")
+		return errorf(syscall.ENOENT, "the QP is not of this context")
 	}
 	if n := len(q.groups); n > 0 {
 		return errorf(syscall.EBUSY, "QP is attached to %d multicast groups", n)
@@ -291,7 +291,7 @@ type QPAttr struct {
 // QueryQP returns q's attributes.
 func (c *Context) QueryQP(q *QP) (QPAttr, error) {
 	if q == nil || q.ctx != c {
-		return QPAttr{}, errorf(syscall.EINVAL, "the QP is not of this context")
+		return QPAttr{}, errorf(syscall.ENOENT, "the QP is not of this context")
 	}
 	return QPAttr{QPAttr: q.t.Query(), AV: q.av, Port: q.port, PKeyIndex: q.pkeyIndex, Caps: q.init.Caps}, nil
 }
@@ -307,7 +307,7 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask ib.QPAttrMask) error {
 		return err
 	}
 	if q == nil || q.ctx != c {
-		return errorf(syscall.EINVAL, "the QP is not of this context")
+		return errorf(syscall.ENOENT, "the QP is not of this context")
 	}
 	if mask&ib.QPMaskState != 0 {
 		q.takePosted()

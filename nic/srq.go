@@ -104,7 +104,7 @@ func (c *Context) ModifySRQ(s *SRQ, o SRQChange) error {
 		return err
 	}
 	if s == nil || s.ctx != c {
-		return errorf(syscall.EINVAL, "the SRQ is not of this context")
+		return errorf(syscall.ENOENT, "the SRQ is not of this context")
 	}
 	limit, slots := o.Limit, int(s.ring.size())
 	if limit < 0 {
@@ -166,7 +166,7 @@ func (s *SRQ) Query() SRQAttr { return SRQAttr{int(s.ring.size()), s.ring.maxSGE
 // DestroySRQ destroys s; EBUSY while a queue pair uses it.
 func (c *Context) DestroySRQ(s *SRQ) error {
 	if s == nil || s.ctx != c {
-		return errorf(syscall.EINVAL, "the SRQ is not of this context")
+		return errorf(syscall.ENOENT, "the SRQ is not of this context")
 	}
 	if s.users > 0 {
 		return errorf(syscall.EBUSY, "SRQ is in use by %d QPs", s.users)

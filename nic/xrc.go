@@ -70,7 +70,7 @@ func (c *Context) OpenXRCD(key XRCDKey, create, exclusive bool) (*XRCD, error) {
 // last context closes it.
 func (c *Context) CloseXRCD(x *XRCD) error {
 	if x == nil || x.ctx != c {
-		return errorf(syscall.EINVAL, "the XRCD is not of this context")
+		return errorf(syscall.ENOENT, "the XRCD is not of this context")
 	}
 	if x.users > 0 {
 		return errorf(syscall.EBUSY, "XRCD is in use by %d objects", x.users)

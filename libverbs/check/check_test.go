@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -125,6 +126,58 @@ func exportedSymbols(t *testing.T, file string) map[string]bool {
 
 func TestInvalidArgumentsReturnErrors(t *testing.T) {
 	runProgram(t, verbstest.New(t), "invalid_args")
+}
+
+func TestHandlesThatDoNotExistAreENOENT(t *testing.T) {
+	runProgram(t, verbstest.New(t), "handles")
+}
+
+func TestMemoryWindowsAndEmptyRegions(t *testing.T) {
+	runProgram(t, verbstest.New(t), "windows")
+}
+
+// TestEveryErrnoIsChecked looks for a call that fails of every function that returns an errno. The
+// programs check that the function sets errno to it.
+func TestEveryErrnoIsChecked(t *testing.T) {
+	header, err := os.ReadFile("/usr/include/infiniband/verbs.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs, err := filepath.Glob("testdata/*.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := map[string]bool{}
+	for _, p := range programs {
+		text, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`RETURNS\(E\w+,\s*(\w+)\(`).FindAllSubmatch(text, -1) {
+			checked[string(m[1])] = true
+		}
+	}
+	const returnsMinus1, doesNotFail, hasNoObject = "it returns -1", "it does not fail", "no such object can be created"
+	other := map[string]string{
+		"ibv_get_async_event": returnsMinus1, "ibv_get_cq_event": returnsMinus1, "ibv_get_device_index": returnsMinus1,
+		"ibv_get_pkey_index": returnsMinus1, "ibv_init_ah_from_wc": returnsMinus1, "ibv_poll_cq": returnsMinus1,
+		"ibv_query_gid": returnsMinus1, "ibv_query_pkey": returnsMinus1, "ibv_rereg_mr": "it returns ibv_rereg_mr_err_code",
+		"ibv_close_device": doesNotFail, "ibv_fork_init": doesNotFail, "ibv_query_qp_data_in_order": doesNotFail,
+		"ibv_is_qpt_supported": doesNotFail, "ibv_attach_counters_point_flow": hasNoObject, "ibv_read_counters": hasNoObject,
+		"ibv_destroy_counters": hasNoObject, "ibv_destroy_flow": hasNoObject, "ibv_destroy_flow_action": hasNoObject,
+		"ibv_modify_flow_action_esp": hasNoObject, "ibv_destroy_rwq_ind_table": hasNoObject, "ibv_destroy_wq": hasNoObject,
+		"ibv_modify_wq": hasNoObject, "ibv_post_wq_recv": hasNoObject,
+	}
+	n := 0
+	for _, m := range regexp.MustCompile(`(?m)^(?:static inline )?int\s+(ibv_\w+)\(`).FindAllSubmatch(header, -1) {
+		name := string(m[1])
+		if n++; other[name] == "" && !checked[name] {
+			t.Errorf("no program lets %s fail", name)
+		}
+	}
+	if n < 60 {
+		t.Errorf("the header has %d functions that return a number", n)
+	}
 }
 
 func TestDeviceMemoryAndDMABuffers(t *testing.T) {

@@ -8,7 +8,10 @@
 
 int sr_call(struct sr_conn *c, const struct sr_request *r)
 {
-	return c->forked ? sr_fork_child_call(c, r) : sr_conn_call(c, r);
+	int error = c->forked ? sr_fork_child_call(c, r) : sr_conn_call(c, r);
+	if (error)
+		errno = error;
+	return error;
 }
 
 int sr_command(struct sr_conn *c, uint16_t op, const void *body, size_t len, void *reply,

@@ -96,7 +96,10 @@ static inline bool sr_gone(struct sr_conn *c)
 /* fork_child.c: the call of a child, on a connection of its own, if the operation allows it. */
 int sr_fork_child_call(struct sr_conn *c, const struct sr_request *r);
 
-/* call.c: sends a request and waits for its reply, also in a child of a fork. */
+/*
+ * call.c: sends a request and waits for its reply, also in a child of a fork. Sets errno on
+ * failure.
+ */
 int sr_call(struct sr_conn *c, const struct sr_request *r);
 
 /* Common forms of sr_call: no descriptors, one descriptor in the reply, a handle as the body. */

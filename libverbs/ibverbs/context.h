@@ -55,6 +55,17 @@ static inline void sr_unlock(pthread_mutex_t *m, bool single_threaded)
 		pthread_mutex_unlock(m);
 }
 
+/*
+ * Sets errno to an error and returns it, for functions that return an errno: programs look at
+ * either. sr_call has done so when it fails.
+ */
+static inline int sr_error(int error)
+{
+	if (error)
+		errno = error;
+	return error;
+}
+
 /* Sets errno and returns NULL, for functions that return an object. */
 static inline void *sr_null(int error)
 {

@@ -113,7 +113,7 @@ int sr_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
 	struct sr_cq *q = sr_cq(cq);
 	if (sr_gone(&sr_ctx(cq->context)->conn))
-		return EIO;
+		return sr_error(EIO);
 	sr_lock(&q->lock, q->single_threaded);
 	_Atomic uint32_t *armed = sr_shm_word(&q->ring, SOFTROCE_CQ_ARMED);
 	uint32_t none = SOFTROCE_CQ_ARM_NONE;
@@ -219,9 +219,10 @@ static void unlink_cq(struct sr_cq *q)
 struct sr_cq *sr_create_cq(struct ibv_context *context, uint32_t cqe, void *cq_context,
 			   struct ibv_comp_channel *channel, uint32_t vector)
 {
-	if (!cqe || cqe > INT32_MAX || vector >= (uint32_t)context->num_comp_vectors ||
-	    (channel && channel->context != context))
+	if (!cqe || cqe > INT32_MAX || vector >= (uint32_t)context->num_comp_vectors)
 		return sr_null(EINVAL);
+	if (channel && channel->context != context)
+		return sr_null(ENOENT);
 	struct sr_cq *q = calloc(1, sizeof *q);
 	if (!q)
 		return sr_null(ENOMEM);
@@ -260,7 +261,7 @@ SR_PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 	struct softroce_create_cq_reply reply;
 	int fd;
 	if (cqe < 1)
-		return EINVAL;
+		return sr_error(EINVAL);
 	/* The old ring must not be polled between the request and the reply. */
 	sr_lock(&q->lock, q->single_threaded);
 	int error = sr_command_fd(&sr_ctx(cq->context)->conn, SOFTROCE_OP_RESIZE_CQ, &req,
@@ -268,7 +269,7 @@ SR_PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 	if (!error)
 		error = map_ring(q, fd, reply.entries);
 	sr_unlock(&q->lock, q->single_threaded);
-	return error;
+	return sr_error(error);
 }
 
 SR_PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)

@@ -19,7 +19,7 @@ static int peek(struct ibv_cq_ex *ex)
 	bool end;
 	to_sr_cq(ex)->cqe = sr_cq_peek(to_sr_cq(ex), &end);
 	if (!to_sr_cq(ex)->cqe)
-		return end ? EIO : ENOENT;
+		return sr_error(end ? EIO : ENOENT);
 	ex->wr_id = to_sr_cq(ex)->cqe->wr_id;
 	ex->status = to_sr_cq(ex)->cqe->status;
 	return 0;
@@ -29,7 +29,7 @@ static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 {
 	struct sr_cq *q = to_sr_cq(ex);
 	if (attr->comp_mask)
-		return EINVAL;
+		return sr_error(EINVAL);
 	sr_lock(&q->lock, q->single_threaded);
 	int error = peek(ex);
 	if (error)

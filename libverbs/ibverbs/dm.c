@@ -10,9 +10,9 @@
 /* A range outside the memory, or not a multiple of 4, is rejected before any byte is copied. */
 static int check_range(const struct sr_dm *dm, uint64_t offset, size_t length)
 {
-	if (offset > dm->length || length > dm->length - offset)
-		return EINVAL;
-	return offset % 4 || length % 4 ? EINVAL : 0;
+	if (offset > dm->length || length > dm->length - offset || offset % 4 || length % 4)
+		return sr_error(EINVAL);
+	return 0;
 }
 
 static uint32_t chunk(size_t left)
@@ -113,7 +113,7 @@ struct ibv_mr *sr_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offse
 			    unsigned int access)
 {
 	if (dm->context != pd->context)
-		return sr_null(EINVAL);
+		return sr_null(ENOENT);
 	struct softroce_reg_mr_request req = {
 		.memory = SOFTROCE_MEMORY_DEVICE,
 		.access = access,

@@ -43,7 +43,7 @@ SR_PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *ibv)
 	int users = ibv->refcnt;
 	pthread_mutex_unlock(&ch->lock);
 	if (users)
-		return EBUSY;
+		return sr_error(EBUSY);
 	int error =
 		sr_destroy(&sr_ctx(ibv->context)->conn, SOFTROCE_OP_DESTROY_CHANNEL, ch->handle);
 	if (error)

@@ -183,16 +183,20 @@ SR_PUBLIC int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, voi
 {
 	struct sr_mr *mr = (struct sr_mr *)ibv, changed = *mr;
 	bool move = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
-	if (!flags || flags & ~REREG_FLAGS || (move && (!addr || !length)) ||
-	    (flags & IBV_REREG_MR_CHANGE_PD && (!pd || pd->context != ibv->context))) {
+	bool leave = flags & IBV_REREG_MR_CHANGE_PD;
+	if (!flags || flags & ~REREG_FLAGS || (move && (!addr || !length)) || (leave && !pd)) {
 		errno = EINVAL;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
+	if (leave && pd->context != ibv->context) {
+		errno = ENOENT;
 		return IBV_REREG_MR_ERR_INPUT;
 	}
 	if (mr->external) {
 		errno = EOPNOTSUPP;
 		return IBV_REREG_MR_ERR_CMD;
 	}
-	if (flags & IBV_REREG_MR_CHANGE_PD)
+	if (leave)
 		changed.ibv.pd = pd;
 	if (flags & IBV_REREG_MR_CHANGE_ACCESS)
 		changed.access = (unsigned int)access;

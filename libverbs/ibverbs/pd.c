@@ -28,7 +28,7 @@ SR_PUBLIC int ibv_dealloc_pd(struct ibv_pd *ibv)
 {
 	struct sr_pd *pd = (struct sr_pd *)ibv;
 	if (atomic_load(&pd->refs))
-		return EBUSY;
+		return sr_error(EBUSY);
 	if (pd->base) { /* a parent domain is unknown to the daemon */
 		atomic_fetch_sub(&pd->base->refs, 1);
 		if (pd->td)
@@ -60,7 +60,7 @@ int sr_dealloc_td(struct ibv_td *ibv)
 {
 	struct sr_td *td = (struct sr_td *)ibv;
 	if (atomic_load(&td->refs))
-		return EBUSY;
+		return sr_error(EBUSY);
 	free(td);
 	return 0;
 }
@@ -74,8 +74,10 @@ struct ibv_pd *sr_alloc_parent_domain(struct ibv_context *context,
 {
 	if (attr->comp_mask & ~SUPPORTED_MASK)
 		return sr_null(EOPNOTSUPP);
-	if (!attr->pd || attr->pd->context != context)
+	if (!attr->pd)
 		return sr_null(EINVAL);
+	if (attr->pd->context != context)
+		return sr_null(ENOENT);
 	if (sr_gone(&sr_ctx(context)->conn))
 		return sr_null(EIO);
 	struct sr_pd *pd = calloc(1, sizeof *pd);

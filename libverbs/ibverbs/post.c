@@ -157,7 +157,7 @@ int sr_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
 	struct sr_wq *w = &q->sq;
 	if (!w->ring.mem) { /* an XRC target has no send queue */
 		*bad = wr;
-		return EINVAL;
+		return sr_error(EINVAL);
 	}
 	sr_lock(&w->lock, w->single_threaded);
 	uint32_t first = w->producer, room = w->max_wr - sr_wq_used(w);
@@ -176,7 +176,7 @@ int sr_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
 		sr_ring_doorbell(q);
 	}
 	sr_unlock(&w->lock, w->single_threaded);
-	return error;
+	return sr_error(error);
 }
 
 int sr_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
@@ -185,7 +185,7 @@ int sr_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr *
 	struct sr_wq *w = &q->rq;
 	if (!w->ring.mem) { /* the queue pair uses a shared receive queue, or is of XRC */
 		*bad = wr;
-		return EINVAL;
+		return sr_error(EINVAL);
 	}
 	sr_lock(&w->lock, w->single_threaded);
 	bool posted = false;
@@ -201,7 +201,7 @@ int sr_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr *
 			sr_ring_doorbell(q);
 	}
 	sr_unlock(&w->lock, w->single_threaded);
-	return error;
+	return sr_error(error);
 }
 
 int sr_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
@@ -218,5 +218,5 @@ int sr_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_rec
 		error = sr_wq_post_recv(w, s->max_sge, wr, bad, &posted);
 	}
 	sr_unlock(&w->lock, w->single_threaded);
-	return error;
+	return sr_error(error);
 }

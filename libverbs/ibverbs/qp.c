@@ -80,8 +80,10 @@ static int cmd_create_qp(struct sr_qp *q, const struct ibv_qp_init_attr_ex *attr
 	struct softroce_create_qp_request req = {0};
 	struct softroce_create_qp_reply reply = {0};
 	int fds[2], rings = fill_request(attr, &req);
-	if (rings < 0 || !is_same_context(q->ex.qp_base.context, attr))
+	if (rings < 0)
 		return EINVAL;
+	if (!is_same_context(q->ex.qp_base.context, attr))
+		return ENOENT;
 	struct sr_request r = {
 		.op = SOFTROCE_OP_CREATE_QP,
 		.body = &req,
@@ -388,12 +390,12 @@ SR_PUBLIC int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode o
 SR_PUBLIC int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
 	(void)qp, (void)ece;
-	return EOPNOTSUPP;
+	return sr_error(EOPNOTSUPP);
 }
 
 SR_PUBLIC int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
 	(void)qp;
 	memset(ece, 0, sizeof *ece);
-	return EOPNOTSUPP;
+	return sr_error(EOPNOTSUPP);
 }

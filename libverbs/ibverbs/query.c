@@ -92,10 +92,8 @@ static void set_odp_caps(struct ibv_device_attr_ex *a)
 int sr_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		       struct ibv_device_attr_ex *attr, size_t size)
 {
-	if (input && input->comp_mask)
-		return EINVAL;
-	if (size < sizeof attr->orig_attr)
-		return EINVAL;
+	if ((input && input->comp_mask) || size < sizeof attr->orig_attr)
+		return sr_error(EINVAL);
 	struct softroce_device_attr d;
 	int error = query(context, SOFTROCE_OP_QUERY_DEVICE, &d, sizeof d);
 	if (error)
@@ -118,7 +116,7 @@ int sr_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_att
 		  size_t size)
 {
 	if (port != 1)
-		return EINVAL;
+		return sr_error(EINVAL);
 	struct softroce_port_attr p;
 	int error = query(context, SOFTROCE_OP_QUERY_PORT, &p, sizeof p);
 	if (error)
@@ -251,9 +249,9 @@ SR_PUBLIC int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint
 				struct ibv_gid_entry *entry, uint32_t flags, size_t size)
 {
 	if (flags)
-		return EOPNOTSUPP;
+		return sr_error(EOPNOTSUPP);
 	if (port != 1)
-		return EINVAL;
+		return sr_error(EINVAL);
 	struct softroce_gid_entry found;
 	struct ibv_gid_entry e;
 	uint32_t n = 0;
@@ -261,7 +259,7 @@ SR_PUBLIC int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint
 	if (error == ENODATA && !gid_table_length(context, &n) && index >= n)
 		error = EINVAL;
 	if (error)
-		return error;
+		return sr_error(error);
 	fill_gid_entry(&e, &found);
 	copy_entry(entry, &e, size);
 	return 0;
@@ -271,15 +269,15 @@ SR_PUBLIC ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_g
 				       size_t max, uint32_t flags, size_t size)
 {
 	if (flags)
-		return -EOPNOTSUPP;
+		return -sr_error(EOPNOTSUPP);
 	struct softroce_gid_entry *gids;
 	uint32_t n;
 	int error = sr_query_gids(context, &gids, &n);
 	if (error)
-		return -error;
+		return -sr_error(error);
 	if (n > max) {
 		free(gids);
-		return -EINVAL;
+		return -sr_error(EINVAL);
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		struct ibv_gid_entry e;

@@ -90,12 +90,15 @@ struct ibv_srq *sr_create_srq_ex(struct ibv_context *context, struct ibv_srq_ini
 		attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE ? attr->srq_type : IBV_SRQT_BASIC;
 	if (attr->comp_mask & ~SUPPORTED_MASK || type == IBV_SRQT_TM)
 		return sr_null(EOPNOTSUPP);
-	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd || attr->pd->context != context)
+	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd)
 		return sr_null(EINVAL);
+	if (attr->pd->context != context)
+		return sr_null(ENOENT);
 	if (type == IBV_SRQT_XRC) {
-		if ((attr->comp_mask & xrc) != xrc || !attr->xrcd || !attr->cq ||
-		    attr->xrcd->context != context || attr->cq->context != context)
+		if ((attr->comp_mask & xrc) != xrc || !attr->xrcd || !attr->cq)
 			return sr_null(EINVAL);
+		if (attr->xrcd->context != context || attr->cq->context != context)
+			return sr_null(ENOENT);
 		req.type = SOFTROCE_SRQ_XRC;
 		req.xrcd = ((struct sr_xrcd *)attr->xrcd)->handle;
 		req.cq = attr->cq->handle;
@@ -130,7 +133,7 @@ SR_PUBLIC int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int
 	if (!error && r.reply_nfds)
 		error = map_ring(s, &reply, fd);
 	sr_unlock(&s->wq.lock, s->wq.single_threaded);
-	return error;
+	return sr_error(error);
 }
 
 SR_PUBLIC int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr)
@@ -149,7 +152,7 @@ int sr_get_srq_num(struct ibv_srq *srq, uint32_t *srq_num)
 {
 	struct sr_srq *s = sr_srq(srq);
 	if (!s->srq_num)
-		return EOPNOTSUPP;
+		return sr_error(EOPNOTSUPP);
 	*srq_num = s->srq_num;
 	return 0;
 }

@@ -17,8 +17,7 @@
 /* For functions that return an errno. */
 SR_STUB int sr_stub(void)
 {
-	errno = EOPNOTSUPP;
-	return EOPNOTSUPP;
+	return sr_error(EOPNOTSUPP);
 }
 
 /* For functions that return a pointer. */

@@ -10,26 +10,26 @@ static int no_post_srq_ops(struct ibv_srq *srq, struct ibv_ops_wr *op, struct ib
 {
 	(void)srq;
 	*bad = op;
-	return EOPNOTSUPP;
+	return sr_error(EOPNOTSUPP);
 }
 
 static int no_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
 {
 	(void)cq, (void)attr;
-	return EOPNOTSUPP;
+	return sr_error(EOPNOTSUPP);
 }
 
 static int no_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *attr)
 {
 	(void)qp, (void)attr;
-	return EOPNOTSUPP;
+	return sr_error(EOPNOTSUPP);
 }
 
 static int no_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags,
 			struct ibv_sge *list, uint32_t n)
 {
 	(void)pd, (void)advice, (void)flags, (void)list, (void)n;
-	return EOPNOTSUPP;
+	return sr_error(EOPNOTSUPP);
 }
 
 static struct ibv_mr *no_null_mr(struct ibv_pd *pd)
@@ -98,5 +98,5 @@ SR_PUBLIC int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ib
 					  uint8_t mac[6], uint16_t *vid)
 {
 	(void)context, (void)attr, (void)mac, (void)vid;
-	return EOPNOTSUPP;
+	return sr_error(EOPNOTSUPP);
 }

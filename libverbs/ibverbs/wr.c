@@ -44,7 +44,7 @@ static int wr_complete(struct ibv_qp_ex *ex)
 		sr_ring_doorbell(q);
 	}
 	sr_unlock(&q->sq.lock, q->sq.single_threaded);
-	return error;
+	return sr_error(error);
 }
 
 static void wr_abort(struct ibv_qp_ex *ex)

@@ -23,13 +23,18 @@ static int failures;
 		}                                                                                  \
 	} while (0)
 
-/* For calls that return an errno. */
+/* For calls that return an errno, and set it as well unless they succeed. */
 #define RETURNS(want, call)                                                                        \
 	do {                                                                                       \
-		int got_ = (call);                                                                 \
+		errno = 0;                                                                         \
+		int got_ = (call), set_ = errno;                                                   \
 		if (got_ != (want)) {                                                              \
 			fprintf(stderr, "%s:%d: %s returned %d (%s), want %s\n", __FILE__,         \
 				__LINE__, #call, got_, strerror(got_ < 0 ? -got_ : got_), #want);  \
+			failures++;                                                                \
+		} else if (got_ > 0 && set_ != got_) {                                             \
+			fprintf(stderr, "%s:%d: %s returned %d, but errno is %d\n", __FILE__,      \
+				__LINE__, #call, got_, set_);                                      \
 			failures++;                                                                \
 		}                                                                                  \
 	} while (0)

@@ -42,6 +42,12 @@ static void check_device(struct setup *s, struct ibv_qp *qp)
 	CHECK(event.event_type == IBV_EVENT_DEVICE_FATAL);
 	ibv_ack_async_event(&event);
 	FAILS(EIO, ibv_get_async_event(s->context, &event) == -1);
+	struct ibv_device_attr attr;
+	struct ibv_device_attr_ex attr_ex;
+	struct ibv_values_ex values = {.comp_mask = IBV_VALUES_MASK_RAW_CLOCK};
+	RETURNS(EIO, ibv_query_device(s->context, &attr));
+	RETURNS(EIO, ibv_query_device_ex(s->context, NULL, &attr_ex));
+	RETURNS(EIO, ibv_query_rt_values_ex(s->context, &values));
 	RETURNS(EIO, ibv_query_port(s->context, 1, &port));
 	RETURNS(EIO, ibv_post_recv(qp, &wr, &bad));
 	RETURNS(0, ibv_get_cq_event(s->channel, &cq, &context));

@@ -45,9 +45,9 @@ static void memory(struct setup *s, struct setup *other)
 	 * Handles are valid in their context only: that of another context could name an unrelated
 	 * object.
 	 */
-	FAILS(EINVAL, ibv_rereg_mr(s->mr, IBV_REREG_MR_CHANGE_PD, other->pd, NULL, 0, 0) ==
+	FAILS(ENOENT, ibv_rereg_mr(s->mr, IBV_REREG_MR_CHANGE_PD, other->pd, NULL, 0, 0) ==
 			      IBV_REREG_MR_ERR_INPUT);
-	FAILS(EINVAL, !ibv_import_mr(s->pd, 12345));
+	FAILS(ENOENT, !ibv_import_mr(s->pd, 12345));
 	FAILS(EINVAL, !ibv_import_device(0));
 	FAILS(EBADF, !ibv_import_device(-1));
 }
@@ -61,7 +61,7 @@ static void queues(struct setup *s, struct setup *other)
 	FAILS(EINVAL, !ibv_create_cq(s->context, dev.max_cqe + 1, NULL, NULL, 0));
 	FAILS(EINVAL, !ibv_create_cq(s->context, 1, NULL, NULL, 1));
 	FAILS(EINVAL, !ibv_create_cq(s->context, 1, NULL, NULL, -1));
-	FAILS(EINVAL, !ibv_create_cq(s->context, 1, NULL, other->channel, 0));
+	FAILS(ENOENT, !ibv_create_cq(s->context, 1, NULL, other->channel, 0));
 	RETURNS(EINVAL, ibv_resize_cq(s->cq, 0));
 	RETURNS(EINVAL, ibv_resize_cq(s->cq, dev.max_cqe + 1));
 	RETURNS(0, ibv_resize_cq(s->cq, 100));
@@ -78,8 +78,8 @@ static void queues(struct setup *s, struct setup *other)
 	REJECTED(EOPNOTSUPP, a.qp_type = IBV_QPT_RAW_PACKET);
 	REJECTED(EINVAL, a.send_cq = NULL);
 	REJECTED(EINVAL, a.recv_cq = NULL);
-	REJECTED(EINVAL, a.send_cq = other->cq);
-	REJECTED(EINVAL, a.recv_cq = other->cq);
+	REJECTED(ENOENT, a.send_cq = other->cq);
+	REJECTED(ENOENT, a.recv_cq = other->cq);
 	REJECTED(EINVAL, a.cap.max_send_wr = dev.max_qp_wr + 1);
 	REJECTED(EINVAL, a.cap.max_recv_wr = UINT32_MAX);
 	REJECTED(EINVAL, a.cap.max_send_sge = dev.max_sge + 1);
@@ -103,7 +103,7 @@ static void shared_queues(struct setup *s, struct setup *other)
 	RETURNS(EOPNOTSUPP, ibv_get_srq_num(srq, &number));
 	struct ibv_qp_init_attr a = rc_attr(s);
 	a.srq = other_srq;
-	FAILS(EINVAL, !ibv_create_qp(s->pd, &a));
+	FAILS(ENOENT, !ibv_create_qp(s->pd, &a));
 	a.srq = srq;
 	struct ibv_qp *qp = ibv_create_qp(s->pd, &a);
 	REQUIRE(qp);
@@ -113,6 +113,8 @@ static void shared_queues(struct setup *s, struct setup *other)
 	CHECK(bad == &wr);
 	wr.num_sge = -1;
 	RETURNS(EINVAL, ibv_post_srq_recv(srq, &wr, &bad));
+	struct ibv_ops_wr op = {0}, *bad_op = NULL;
+	RETURNS(EOPNOTSUPP, ibv_post_srq_ops(srq, &op, &bad_op));
 	RETURNS(0, ibv_destroy_qp(qp));
 	RETURNS(0, ibv_destroy_srq(srq));
 	RETURNS(0, ibv_destroy_srq(other_srq));
@@ -245,6 +247,10 @@ static void unsupported(struct setup *s)
 	RETURNS(EOPNOTSUPP, ibv_modify_qp_rate_limit(qp, &(struct ibv_qp_rate_limit_attr){0}));
 	RETURNS(EOPNOTSUPP, ibv_set_ece(qp, &ece));
 	RETURNS(EOPNOTSUPP, ibv_query_ece(qp, &ece));
+	struct ibv_ah_attr ah = {0};
+	uint8_t mac[6];
+	uint16_t vlan;
+	RETURNS(EOPNOTSUPP, ibv_resolve_eth_l2_from_gid(c, &ah, mac, &vlan));
 	RETURNS(0, ibv_destroy_qp(qp));
 }
 
