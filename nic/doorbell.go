@@ -12,20 +12,27 @@ import (
 // queue pairs that do not exist are ignored.
 func (d *Device) readDoorbells() (any bool) {
 	for _, c := range d.contexts {
-		words := (len(c.doorbells) + 63) / 64
-		for w := range words {
-			p := word64(c.opt.Doorbell, abi.DoorbellBits+8*w)
-			if atomic.LoadUint64(p) == 0 {
-				continue
-			}
-			set := atomic.SwapUint64(p, 0)
-			for set != 0 {
-				n := w*64 + bits.TrailingZeros64(set)
-				set &= set - 1
-				if n < len(c.doorbells) && c.doorbells[n] != nil {
-					d.tx.activate(c.doorbells[n])
-					any = true
-				}
+		if c.readDoorbells() {
+			any = true
+		}
+	}
+	return any
+}
+
+func (c *Context) readDoorbells() (any bool) {
+	words := (len(c.doorbells) + 63) / 64
+	for w := range words {
+		p := word64(c.opt.Doorbell, abi.DoorbellBits+8*w)
+		if atomic.LoadUint64(p) == 0 {
+			continue
+		}
+		set := atomic.SwapUint64(p, 0)
+		for set != 0 {
+			n := w*64 + bits.TrailingZeros64(set)
+			set &= set - 1
+			if n < len(c.doorbells) && c.doorbells[n] != nil {
+				c.device.tx.activate(c.doorbells[n])
+				any = true
 			}
 		}
 	}

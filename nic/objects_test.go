@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"runtime/debug"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"softroce/internal/abi"
 	"softroce/internal/ib"
@@ -437,5 +440,36 @@ func TestContextClosesInParts(t *testing.T) {
 		}
 		w.run(1e9)
 		a.Context.Close()
+	}
+}
+
+// A context is closed without reading the rings of queue pairs to which nothing was posted: each
+// could be a page that the kernel must first provide.
+func TestClosingContextLeavesIdleRingsAlone(t *testing.T) {
+	w := newTestFabric(t)
+	a, b := w.client(w.nic(1)), w.client(w.nic(2))
+	idle := nic.QPInit{PD: a.pd, SendCQ: a.cq.CQ, RecvCQ: a.cq.CQ, Type: ib.QPTypeRC, Caps: oneWR}
+	check(t, a.Device.RoundCaps(&idle.Caps))
+	for _, ring := range []*[]byte{&idle.SQ, &idle.RQ} {
+		mem, err := unix.Mmap(-1, 0, max(idle.Caps.SendRingSize(), idle.Caps.RecvRingSize()), unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_PRIVATE|unix.MAP_ANON)
+		check(t, err)
+		defer unix.Munmap(mem)
+		*ring = mem
+	}
+	_, err := a.Context.CreateQP(idle)
+	check(t, err)
+	check(t, unix.Mprotect(idle.SQ, unix.PROT_NONE))
+	check(t, unix.Mprotect(idle.RQ, unix.PROT_NONE))
+
+	q, peer := connected(a, b, oneWR)
+	peer.recv(1, peer.sge(0, 64))
+	q.post(transport.SendWR{Opcode: ib.WRSend, SGEs: q.sge(0, 64)})
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	for !a.Context.CloseSome(nic.CloseObjects) {
+	}
+	w.run(1e6)
+	if got := b.cq.PollAll(); len(got) != 1 || got[0].Status != ib.WCSuccess {
+		t.Errorf("what was posted before did not arrive: %+v", got)
 	}
 }
