@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -101,6 +102,7 @@ func (c *conn) serve() {
 			return
 		}
 		c.handle(&p)
+		runtime.Gosched() // many requests of one client are not one time slice
 	}
 }
 

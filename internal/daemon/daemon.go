@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -183,7 +184,16 @@ func (d *Daemon) endCapture() error {
 	return err
 }
 
+// spareProcs is how many goroutines may run beside those that keep the processors busy.
+const spareProcs = 16
+
+// addProcs lets more goroutines run at a time than there are processors. An engine that wakes then
+// competes with busy goroutines in the kernel's scheduler, which prefers a thread that slept. In
+// Go's scheduler it would wait behind all of them, with a time slice of 10 ms each.
+var addProcs = sync.OnceFunc(func() { runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + spareProcs) })
+
 func (d *Daemon) run() {
+	addProcs()
 	var ctx context.Context
 	ctx, d.stop = context.WithCancel(context.Background())
 	for i, e := range d.engines {

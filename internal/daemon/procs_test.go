@@ -1,0 +1,55 @@
+package daemon
+
+import (
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestMoreGoroutinesRunThanProcessors: see addProcs.
+func TestMoreGoroutinesRunThanProcessors(t *testing.T) {
+	start(t, Config{})
+	if got := runtime.GOMAXPROCS(0); got < spareProcs+1 {
+		t.Errorf("GOMAXPROCS is %d", got)
+	}
+	again := runtime.GOMAXPROCS(0)
+	start(t, Config{})
+	if got := runtime.GOMAXPROCS(0); got != again {
+		t.Errorf("another daemon raised GOMAXPROCS from %d to %d", again, got)
+	}
+}
+
+// BenchmarkEngineWakesBesideBusyGoroutines measures how long an engine takes to wake for a control
+// operation while goroutines keep every processor busy. It reports the 99th percentile.
+func BenchmarkEngineWakesBesideBusyGoroutines(b *testing.B) {
+	d, cleanup, err := StartPrivate("test")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer cleanup()
+	for d.Engines()[0].Steps == 0 { // until it runs
+		time.Sleep(time.Millisecond)
+	}
+	end := make(chan struct{})
+	defer close(end)
+	for range 4 * runtime.NumCPU() {
+		go func() {
+			for {
+				select {
+				case <-end:
+					return
+				default:
+				}
+			}
+		}()
+	}
+	var took []time.Duration
+	for b.Loop() {
+		time.Sleep(time.Millisecond) // it falls asleep
+		begin := time.Now()
+		d.engines[0].Do(func() { took = append(took, time.Since(begin)) })
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-us")
+}
