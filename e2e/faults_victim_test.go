@@ -2,10 +2,13 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log"
+	"os"
 	"os/exec"
 	"sync"
 	"testing"
@@ -16,11 +19,21 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-const (
-	// stallLimit separates a client that waits its turn, also on a busy machine, from one that
-	// another client holds up.
-	stallLimit = 3 * time.Second
+// stallEnv names a smaller stallLimit. The test must then run with a high priority, which the daemon
+// and the victim inherit. Attackers do not.
+const stallEnv = "SOFTROCE_E2E_STALL"
 
+// stallLimit separates a client that waits its turn, also on a busy machine, from one that another
+// client holds up.
+var stallLimit = func() time.Duration {
+	d, err := time.ParseDuration(cmp.Or(os.Getenv(stallEnv), "3s"))
+	if err != nil {
+		log.Fatalf("%s: %v", stallEnv, err)
+	}
+	return d
+}()
+
+const (
 	// victimMessages is the number of messages that the victim must transfer while it is observed.
 	victimMessages = 200
 
@@ -144,7 +157,7 @@ func (v *victim) proceed(t *testing.T, when string) {
 		}
 		t.Logf("%s: %d messages, the longest took %v", when, now-first, worst)
 		if now < first+victimMessages || worst > stallLimit {
-			t.Fatalf("%s: the victim transferred %d messages of %d, the longest took %v", when, now-first, victimMessages, worst)
+			t.Errorf("%s: the victim transferred %d messages of %d, the longest took %v", when, now-first, victimMessages, worst)
 		}
 		v.begin()
 		return
