@@ -42,6 +42,13 @@ func TestDebianPackage(t *testing.T) {
 		!strings.Contains(out, "write softroce0 ") {
 		t.Errorf("run and perf: %s", out)
 	}
+	for _, completion := range []string{
+		"bash-completion/completions/softroce", "zsh/vendor-completions/_softroce", "fish/vendor_completions.d/softroce.fish",
+	} {
+		if text, err := os.ReadFile(filepath.Join(root, "usr/share", completion)); err != nil || !strings.Contains(string(text), " complete -- ") {
+			t.Errorf("%s: %v\n%s", completion, err, text)
+		}
+	}
 	t.Run("service", func(t *testing.T) { checkService(t, root) })
 
 	harness.RunCommand(t, "dpkg", append(dpkg, "--purge", "softroce")...)

@@ -2,9 +2,12 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 )
 
 // docs/reference/cli.md has a section for each command that mentions all of its flags, long or
@@ -56,5 +59,77 @@ func TestDocumentExamplesParse(t *testing.T) {
 	}
 	if n < 15 {
 		t.Errorf("%d examples found", n)
+	}
+}
+
+// The commands that the README lists run in its order, against a daemon that one of them starts.
+func TestReadmeCommandsRun(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Use it\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	dir, err := os.MkdirTemp("/tmp", "softroce-readme-") // short enough for a socket's path
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	command := func(args ...string) *exec.Cmd {
+		c := exec.Command("softroce", args...)
+		c.Dir, c.Env = dir, append(os.Environ(), "SOFTROCE_SOCKET="+dir+"/socket")
+		return c
+	}
+	start := func(args ...string) (stop func()) {
+		c := command(args...)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return sync.OnceFunc(func() {
+			c.Process.Signal(os.Interrupt)
+			if err := c.Wait(); err != nil {
+				t.Errorf("softroce %s: %v", strings.Join(args, " "), err)
+			}
+		})
+	}
+	run := func(args ...string) {
+		if out, err := command(args...).CombinedOutput(); err != nil {
+			t.Errorf("softroce %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	until := func(what string, ok func() bool) {
+		for end := time.Now().Add(awaitTime); !ok(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("waited %v for %s", awaitTime, what)
+			}
+		}
+	}
+	ran := map[string]int{}
+	for _, m := range regexp.MustCompile(`(?m)^    softroce ([^#\n]*)`).FindAllStringSubmatch(section, -1) {
+		line := strings.TrimSpace(m[1])
+		args := strings.Fields(line)
+		switch {
+		case args[0] == "run" || args[0] == "pingpong" || strings.Contains(line, "eth0"):
+			continue // needs programs, another host or an interface
+		case line == "daemon":
+			t.Cleanup(start(args...))
+			until("the daemon", func() bool { return command("show", "devices").Run() == nil })
+		case args[0] == "capture":
+			stop := start(args...)
+			until("the capture", func() bool {
+				info, err := os.Stat(dir + "/all.pcapng")
+				return err == nil && info.Size() > 0
+			})
+			run("perf", "write", "--size", "10000", "--duration", "50ms", "--latency", "0")
+			stop()
+		default:
+			run(args...)
+		}
+		ran[args[0]]++
+	}
+	for _, name := range []string{"daemon", "perf", "show", "capture", "decode", "check", "replay"} {
+		if ran[name] == 0 {
+			t.Errorf("the README does not run softroce %s", name)
+		}
 	}
 }

@@ -38,10 +38,12 @@ func (e *env) find() (*control.Found, error) {
 	if e.socket != "" {
 		return f, err
 	}
-	if err != nil {
-		if others := control.Others(""); errors.Is(err, control.ErrNoDaemon) && len(others) > 0 {
+	if errors.Is(err, control.ErrNoDaemon) {
+		if others := control.Others(""); len(others) > 0 {
 			err = fmt.Errorf("%w; there are others, which --socket selects: %s", err, strings.Join(others, ", "))
 		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	for _, s := range f.Denied {

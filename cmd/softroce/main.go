@@ -17,6 +17,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"softroce/internal/control"
 )
 
 // Exit statuses.
@@ -105,6 +107,9 @@ func run(args []string, out, errs io.Writer) int {
 		}
 		if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 			err = errInterrupted
+		}
+		if errors.Is(err, control.ErrNoDaemon) && e.socket == "" {
+			err = fmt.Errorf("%w; softroce run and softroce daemon start one", err)
 		}
 		if !errors.Is(err, errReported) {
 			fmt.Fprintf(errs, "softroce: %s\n", oneLine(err))

@@ -119,6 +119,6 @@ func (p *perfCmd) measureLocally(e *env, o perf.Options) (*perf.Result, error) {
 		return nil, startErr
 	}
 	defer cleanup()
-	fmt.Fprintf(e.err, "softroce: %v; measures with a daemon of its own\n", err)
+	fmt.Fprintf(e.err, "softroce: %v; measuring with a daemon of its own\n", err)
 	return perf.Local(e, d.Socket(), p.Device, p.Peer, p.GID, o)
 }

@@ -94,6 +94,9 @@ func (s *showCmd) print(e *env, snap, before *daemon.Snapshot) error {
 	if err := show.WriteText(&text, snap, s.Kind, show.Options{All: s.All, Before: before}); err != nil {
 		return err
 	}
+	if text.Len() == 0 && s.Kind == "counters" {
+		fmt.Fprintln(e.err, "softroce: all counters are 0; --all prints them")
+	}
 	_, err := text.WriteTo(e.out)
 	return err
 }
