@@ -31,8 +31,8 @@ func TestStreamHistoryIsBounded(t *testing.T) {
 	for i := range n {
 		rs = append(rs, sendTo(i+1, 17, uint32(i*3)))
 	}
-	fs := survey(yield(rs))
-	j := &judge{Report: newReport(), flows: fs, views: conversation.NewViews()}
+	fs, _ := survey(yield(rs))
+	j := newJudge(fs)
 	for _, r := range rs {
 		j.record(r)
 		if got := len(fs.list[0].stream.requests); got > maxHistory || got != j.requests {

@@ -2,6 +2,7 @@ package check
 
 import (
 	"iter"
+	"time"
 
 	"softroce/capture"
 	"softroce/internal/conversation"
@@ -61,8 +62,25 @@ func Packets(ps capture.Packets) *Report {
 	return Records(rs)
 }
 
+// judgeRecords judges a capture in the order of its file. If its timestamps have another order, the
+// one with fewer violations is right: several queues of a NIC may be merged in any order, but then
+// hosts also set their clocks.
 func judgeRecords(rs records) (*Report, error) {
-	j := &judge{Report: newReport(), flows: survey(rs), views: conversation.NewViews()}
+	fs, ordered := survey(rs)
+	report, err := judgeInOrder(rs, fs)
+	if ordered || report.Total == 0 {
+		return report, err
+	}
+	rs = byTime(rs)
+	fs, _ = survey(rs)
+	if other, otherErr := judgeInOrder(rs, fs); other.Total < report.Total {
+		return other, otherErr
+	}
+	return report, err
+}
+
+func judgeInOrder(rs records, fs *flows) (*Report, error) {
+	j := newJudge(fs)
 	for rec, err := range rs() {
 		if err != nil {
 			j.finish()
@@ -74,18 +92,22 @@ func judgeRecords(rs records) (*Report, error) {
 	return j.Report, nil
 }
 
-// survey is the first pass over a capture: it finds the flows. It ends at the first error, which
-// the second pass reports.
-func survey(rs records) *flows {
+// survey is the first pass over a capture: it finds the flows, and whether timestamps are in order.
+// It ends at the first error, which the second pass reports.
+func survey(rs records) (fs *flows, ordered bool) {
 	s := conversation.NewSurvey()
+	ordered = true
+	var newest time.Time
 	for rec, err := range rs() {
 		if err != nil {
 			break
 		}
-		if p, err := capture.Parse(rec); err == nil {
+		ordered = ordered && !rec.Time.Before(newest)
+		newest = rec.Time
+		if p, err := conversation.ParseBTH(rec); err == nil {
 			s.Add(p)
 		}
 	}
 	s.Pair()
-	return newFlows(s)
+	return newFlows(s), ordered
 }

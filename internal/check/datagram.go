@@ -20,8 +20,15 @@ func (j *judge) datagram(p *judgedPacket) {
 	if p.AckReq {
 		j.noteOn(p, noteGSIAckReq)
 	}
-	if p.DETH.QKey != cm.GSIQKey {
+	switch {
+	case p.headersCut:
+		return
+	case p.DETH.QKey != cm.GSIQKey:
 		j.violates(p, ruleQKey, "Q_Key %#08x", p.DETH.QKey)
+	case p.DETH.SrcQP != cm.GSIQPN:
+		j.violates(p, ruleGSI, "from QP %#x", p.DETH.SrcQP)
+	case len(p.Payload) != cm.MADSize:
+		j.violates(p, ruleGSI, "%d bytes", len(p.Payload))
 	}
 	j.CM[madName(p.Payload)]++
 }

@@ -16,8 +16,14 @@
 // opposite directions: see internal/conversation. The second pass (judge.go) applies to each packet
 //
 //  1. the rules of a single packet: headers.go, datagram.go;
-//  2. the rules of a request within its stream: request.go, resend.go; those of UC: uc.go;
-//  3. the rules of a reply to the stream of the opposite direction: reply.go, read.go.
+//  2. the rules of a request within its stream: request.go, sequence.go, resend.go; of UC: uc.go;
+//  3. the rules of a reply to the stream of the opposite direction: reply.go, msn.go, read.go.
+//
+// Packets that queue pairs discard, and those with an address or service that is not that of their
+// connection, are judged in stray.go, so that they are not also missing. timeorder.go puts frames
+// in the order of their timestamps.
+//
+// mutation_test.go measures what is found, and writes the table in docs/reference/check-rules.md.
 //
 // Both passes skip further views of a packet that was captured on several interfaces. coverage.go
 // says what was judged, recovery.go which packets were sent again, and why.

@@ -15,8 +15,14 @@ type flow struct {
 	migReq bool   // of the latest packet
 	seen   bool   // the second pass met a packet of the flow
 
-	stream            *stream // its requests, nil before the first one
-	order             arrivalOrder
+	wrongPKey    uint16 // that was reported last, 0 if none
+	impossible   bool   // an impossible path MTU was reported
+	otherService bool   // packets of another service were reported
+	stray        bool   // its packets may belong to another flow
+
+	stream *stream // its requests, nil before the first one
+	order  arrivalOrder
+
 	requests, replies int
 
 	lastCE int   // number of the last packet marked CE (congestion experienced)
@@ -28,6 +34,7 @@ type flow struct {
 type flows struct {
 	survey *conversation.Survey
 	list   []*flow // by their number
+	near   nearFlows
 }
 
 // newFlows returns the flows that a survey has found.
@@ -40,6 +47,9 @@ func newFlows(s *conversation.Survey) *flows {
 		if mtu, shown := m.Value(); shown {
 			f.mtu = mtu
 		}
+		if n := cf.MTU.Impossible(); n != 0 {
+			f.mtu = n
+		}
 		fs.list = append(fs.list, f)
 	}
 	for _, f := range fs.list {
@@ -47,6 +57,7 @@ func newFlows(s *conversation.Survey) *flows {
 			f.peer = fs.list[f.Peer.Number]
 		}
 	}
+	fs.findStrays()
 	return fs
 }
 

@@ -13,6 +13,9 @@ func (j *judge) headers(p *judgedPacket) {
 	if p.TVer != 0 {
 		j.violates(p, ruleTVer, "TVer %d", p.TVer)
 	}
+	if p.headersCut {
+		return
+	}
 	j.reserved(p)
 	j.pad(p)
 	j.lengths(p)
@@ -26,6 +29,9 @@ func (j *judge) headers(p *judgedPacket) {
 	}
 	if p.DestQP == 0 || (p.DestQP == 1 || p.DestQP == packet.PSNMask) && p.info.Service != packet.UD {
 		j.violates(p, ruleQPN, "%v to QP %#x", p.Opcode, p.DestQP)
+	}
+	if p.BECN && p.info.Request {
+		j.violates(p, ruleBECN, "%v with BECN", p.Opcode)
 	}
 	if p.AckReq && (!p.info.Request || p.info.Service == packet.UC) {
 		j.noteOn(p, noteAckReq)
@@ -41,7 +47,7 @@ func (j *judge) network(p *judgedPacket) {
 			j.violates(p, ruleIPChecksum, "checksum %#04x", binary.BigEndian.Uint16(p.IP[10:]))
 		}
 	}
-	if p.UDPChecksum != 0 {
+	if p.UDPChecksum != 0 && !p.cut() {
 		j.udpChecksum(p, p.IP[ip:])
 	}
 	if p.Src.IsMulticast() || p.Src.IsUnspecified() || p.Dst.IsUnspecified() {
@@ -49,6 +55,9 @@ func (j *judge) network(p *judgedPacket) {
 	}
 	if p.Dst.IsMulticast() != (p.DestQP == packet.PSNMask) && p.info.Service == packet.UD || p.Dst.IsMulticast() && p.info.Service != packet.UD {
 		j.violates(p, ruleAddress, "%v to %v, QP %#x", p.Opcode, p.Dst, p.DestQP)
+	}
+	if p.HopLimit == 0 {
+		j.violates(p, ruleTTL, "it is 0")
 	}
 	if p.MayFragment {
 		j.noteOn(p, noteMayFragment)
@@ -124,6 +133,10 @@ func (j *judge) lengths(p *judgedPacket) {
 	if p.flow != nil && p.flow.mtu != 0 {
 		mtu, known = p.flow.mtu, true
 	}
+	segment := in.Payload && (in.Position == packet.First || in.Position == packet.Middle)
+	if segment && known && !conversation.ValidMTU(mtu) {
+		j.impossibleMTU(p, mtu)
+	}
 	switch {
 	case in.Kind == packet.KindCNP:
 		return
@@ -135,14 +148,27 @@ func (j *judge) lengths(p *judgedPacket) {
 		if n != 8 {
 			j.violates(p, rulePayload, "%v with %d bytes", p.Opcode, n)
 		}
-	case in.Position == packet.First || in.Position == packet.Middle:
-		if n != mtu && known || !conversation.ValidMTU(n) {
+	case segment:
+		if n != mtu && known || !known && !conversation.ValidMTU(n) {
 			j.violates(p, ruleLength, "%v with %d bytes, the path MTU is %d", p.Opcode, n, mtu)
 		}
 	case n > mtu || in.Position == packet.Last && n == 0:
 		j.violates(p, ruleLength, "%v with %d bytes, the path MTU is %d", p.Opcode, n, mtu)
 	}
 	j.dmaLength(p)
+}
+
+// impossibleMTU reports, once for a connection, that its packets show a path MTU that does not
+// exist.
+func (j *judge) impossibleMTU(p *judgedPacket, mtu int) {
+	if p.flow.impossible {
+		return
+	}
+	p.flow.impossible = true
+	if p.flow.peer != nil {
+		p.flow.peer.impossible = true
+	}
+	j.violates(p, ruleLength, "First and Middle packets of the connection have %d bytes, which is no path MTU (256, 512, 1024, 2048, 4096)", mtu)
 }
 
 // dmaLength judges the RETH. checkFollows adds up the payloads of a WRITE of several packets.

@@ -3,6 +3,7 @@ package check
 import (
 	"cmp"
 	"errors"
+	"hash/maphash"
 	"slices"
 
 	"softroce/capture"
@@ -15,7 +16,13 @@ type judge struct {
 	*Report
 	*flows
 	views    *conversation.Views
-	requests int // kept, of all streams
+	ids      identifications
+	seed     maphash.Seed // of the hashes of contents
+	requests int          // kept, of all streams
+}
+
+func newJudge(fs *flows) *judge {
+	return &judge{Report: newReport(), flows: fs, views: conversation.NewViews(), ids: identifications{}, seed: maphash.MakeSeed()}
 }
 
 // A judgedPacket is a packet that the rules are applied to.
@@ -25,17 +32,53 @@ type judgedPacket struct {
 	at   int64 // nanoseconds
 	flow *flow // nil for UD and CNP, and beyond conversation.MaxFlows
 	name string
+
+	counter *counter // of the Identifications between its hosts
+	counted int      // its number there
+
+	late conversation.Lateness
+
+	headersCut bool // the capture ends inside the headers
+	accused    bool // it violates a rule
 }
 
+// cut reports whether the capture has only a part of the packet.
+func (p *judgedPacket) cut() bool { return conversation.IsCut(p.Record) }
+
+// captured returns how many bytes of the packet from the BTH on the capture has.
+func (p *judgedPacket) captured() int {
+	return len(p.Transport) - max(0, p.Length-len(p.Trailer)-len(p.Data))
+}
+
+// violates reports the first violation by p. Further ones have the same cause.
 func (j *judge) violates(p *judgedPacket, r Rule, format string, a ...any) {
-	j.violation(r, p.No, p.name, format, a...)
+	if p.accused {
+		return
+	}
+	p.accused = true
+	j.violation(r, p.No, p.name, p.isRequest(), format, a...)
+}
+
+// isRequest reports whether p is a request. If its opcode is not assigned, the PSN and the other
+// packets of its flow show that.
+func (p *judgedPacket) isRequest() bool {
+	if p.info.Valid || p.flow == nil {
+		return p.info.Request
+	}
+	meant := *p
+	meant.info = &packet.Info{Request: true}
+	if meant.info.Request = false; len(p.Transport) == packet.BTHLen+packet.AETHLen+packet.ICRCLen && p.flow.expects(&meant) {
+		return false
+	}
+	meant.info.Request = true
+	return p.flow.expects(&meant) || 2*p.flow.Requests > p.flow.Packets
 }
 
 func (j *judge) noteOn(p *judgedPacket, kind Rule) { j.note(kind, p.No, p.name) }
 
 // record judges the next frame.
 func (j *judge) record(rec capture.Record) {
-	cp, err := capture.Parse(rec)
+	cp, err := conversation.ParseBTH(rec)
 	switch {
 	case errors.Is(err, packet.ErrNotRoCE):
 		j.Other++
@@ -52,13 +95,20 @@ func (j *judge) record(rec capture.Record) {
 	p := &judgedPacket{Packet: cp, info: cp.Opcode.Info(), at: cp.Time.UnixNano()}
 	p.flow = j.of(cp)
 	p.name = conversation.KeyOf(cp).String()
+	if p.cut() {
+		j.note(noteCut, rec.No, "")
+		p.headersCut = p.captured() < p.info.HeaderLen
+	}
 	j.Services[service(cp.Opcode)]++
+	j.ids.add(p)
 	if !j.readable(p) {
+		j.reject(p)
 		return
 	}
 	if p.TClass&3 == 3 {
 		j.CEMarks++
 	}
+	j.service(p)
 	j.headers(p)
 	switch {
 	case p.info.Service == packet.CNP:
@@ -89,13 +139,20 @@ func (j *judge) unreadable(rec capture.Record, err error) {
 		j.note(noteCut, rec.No, "")
 		return
 	}
-	j.violation(ruleFrame, rec.No, "?", "%v", err)
+	p := withUDPLength(rec, err)
+	if p == nil {
+		j.violation(ruleFrame, rec.No, "?", true, "%v", err)
+		return
+	}
+	p.flow, p.name = j.of(p.Packet), conversation.KeyOf(p.Packet).String()
+	j.violates(p, ruleFrame, "%v", err)
+	j.reject(p)
 }
 
 // readable applies the rules that all others depend on, and reports whether p keeps to them.
 func (j *judge) readable(p *judgedPacket) bool {
 	switch s := p.Opcode.Service(); {
-	case !p.ICRCOK():
+	case !p.cut() && !p.ICRCOK():
 		j.violates(p, ruleICRC, "ICRC %#08x of %v", p.ICRC(), p.Opcode)
 		return false
 	case s == packet.RD || s > packet.XRC:
@@ -116,9 +173,11 @@ func (j *judge) readable(p *judgedPacket) bool {
 
 // connected judges a packet of RC, XRC or UC.
 func (j *judge) connected(p *judgedPacket) {
+	j.findOwner(p)
 	f := p.flow
 	j.constants(p)
 	late := f.order.lateness(p)
+	p.late = late
 	if !p.info.Request {
 		if f.peer != nil && !f.order.isDuplicate(p) {
 			j.streamOf(f.peer).reply(p, late)
@@ -156,10 +215,7 @@ func (j *judge) constants(p *judgedPacket) {
 		j.noteOn(p, noteSourcePort)
 		f.port = p.SrcPort
 	}
-	const membership = 0x8000
-	if f.peer != nil && (p.PKey^f.peer.PKey)&^membership != 0 {
-		j.violates(p, rulePKey, "P_Key %#04x, the other end's is %#04x", p.PKey, f.peer.PKey)
-	}
+	j.partition(p)
 	if p.TClass&3 == 3 && p.info.Request {
 		f.lastCE = p.No
 	}
@@ -167,6 +223,27 @@ func (j *judge) constants(p *judgedPacket) {
 		f.requests++
 	} else {
 		f.replies++
+	}
+}
+
+// partition judges the P_Key, and reports each other one once.
+func (j *judge) partition(p *judgedPacket) {
+	const membership = 0x8000
+	f := p.flow
+	if f.peer == nil {
+		return
+	}
+	first, other := f.PKeys, f.peer.PKeys
+	if f.Number > f.peer.Number {
+		first, other = other, first
+	}
+	want := first.Value()
+	if other.Votes() > first.Votes() {
+		want = other.Value()
+	}
+	if got := p.PKey &^ membership; got != want && p.PKey != f.wrongPKey {
+		f.wrongPKey = p.PKey
+		j.violates(p, rulePKey, "P_Key %#04x, most packets of the connection have %#04x", p.PKey, want|p.PKey&membership)
 	}
 }
 

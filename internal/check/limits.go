@@ -43,3 +43,7 @@ const maxOutstanding = 1024
 // certainDrains is how many times all outstanding requests have to be acknowledged before it is
 // certain that none from before the capture is left.
 const certainDrains = 16
+
+// minExchanges is how many new requests have to follow replies that pass over a READ or atomic
+// without response until the capture ends.
+const minExchanges = 2

@@ -1,6 +1,10 @@
 package check
 
-import "softroce/internal/conversation"
+import (
+	"net/netip"
+
+	"softroce/internal/conversation"
+)
 
 // recentReplies is how many of a flow's newest replies may still have a copy in the network.
 const recentReplies = 32
@@ -41,5 +45,48 @@ func (o *arrivalOrder) lateness(p *judgedPacket) conversation.Lateness {
 		return conversation.LatenessUnknown
 	}
 	_, l := o.ids.Add(p.Packet)
+	if l == conversation.OnTime && !o.ids.CountUp() {
+		return conversation.LatenessUnknown
+	}
 	return l
+}
+
+// An identifications follows the Identifications of all packets between each two hosts.
+type identifications map[hostPair]*counter
+
+type hostPair struct{ src, dst netip.Addr }
+
+// maxCounters bounds the pairs of hosts whose Identifications are followed.
+const maxCounters = 1 << 16
+
+// A counter is the Identifications of packets from one host to another.
+type counter struct {
+	packets int
+	newest  uint16
+	broken  int // the last packet whose Identification is not one more than that before
+}
+
+// add follows the Identification of p, the next packet of the capture.
+func (ids identifications) add(p *judgedPacket) {
+	k := hostPair{p.Src, p.Dst}
+	c := ids[k]
+	if c == nil {
+		if len(ids) == maxCounters {
+			return
+		}
+		c = &counter{}
+		ids[k] = c
+	}
+	c.packets++
+	if p.ID != c.newest+1 {
+		c.broken = c.packets
+	}
+	c.newest = p.ID
+	p.counter, p.counted = c, c.packets
+}
+
+// nothingBetween reports whether the sender of p certainly sent no packet between the counted-th
+// one and p that the capture lacks: all Identifications since then are consecutive.
+func (p *judgedPacket) nothingBetween(c *counter, counted int) bool {
+	return p.counter != nil && p.counter == c && c.broken <= counted
 }

@@ -18,26 +18,41 @@ func (s *stream) readResponse(p *judgedPacket, seq int64, isLate bool) {
 		return
 	default:
 		s.violates(p, ruleAnswerKind, "%v with PSN %d, which is %v", p.Opcode, p.PSN, r.opcode)
+		r.reported = true
 		return
 	}
+	r.parts++
 	if !s.certain(r.Seq) {
+		s.progress(r, seq)
 		return // it may continue the response to a request from before the capture
 	}
 	if !s.fitsRead(p, r, seq) {
+		r.nextResponse = seq + 1
+		r.responses = max(r.responses, 1)
+		s.progress(r, seq)
 		return
 	}
 	if p.info.Headers&packet.HasAETH != 0 {
 		s.answerMSN(p, r)
 	}
-	if !isLate {
+	if !isLate && !s.mayBeReordered(p, r, seq) {
 		s.followResponses(p, r, seq)
 	}
 	s.progress(r, seq)
 }
 
+// mayBeReordered reports whether p is behind a later packet of the same response because the
+// network has reordered them.
+func (s *stream) mayBeReordered(p *judgedPacket, r *request, seq int64) bool {
+	behind := seq < r.nextResponse && p.late == conversation.LatenessUnknown && p.at-r.respondedAt < maxLateness && !p.info.Position.StartsMessage()
+	r.respondedAt = p.at
+	return behind
+}
+
 // emptyResponse judges the response to FLUSH or ATOMIC WRITE.
 func (s *stream) emptyResponse(p *judgedPacket, r *request) {
 	if p.info.Position != packet.Only || len(p.Payload) != 0 {
+		r.reported = true
 		s.violates(p, ruleAnswerKind, "%v of %d bytes answers %v", p.Opcode, len(p.Payload), r.opcode)
 		return
 	}
@@ -75,6 +90,10 @@ func (s *stream) countResponse(p *judgedPacket, r *request) {
 // or in a part of it that was retransmitted.
 func (s *stream) fitsRead(p *judgedPacket, r *request, seq int64) bool {
 	if r.NumPSNs == 0 {
+		if n := uint32(len(p.Payload)); !r.unknown && (p.info.Position == packet.Only && n != r.length || p.info.Position == packet.First && n >= r.length) {
+			s.violates(p, ruleReadLength, "%v with PSN %d: %d bytes, of a READ of %d", p.Opcode, p.PSN, n, r.length)
+			return false
+		}
 		return true
 	}
 	asks := append([]partialRead{{r.Seq, r.NumPSNs, r.length}}, r.partialReads...)
@@ -152,7 +171,7 @@ func (s *stream) progress(r *request, seq int64) {
 		r.respondedTo++
 	}
 	if r.respondedTo >= r.End() {
-		s.skippedRead.clear(r.Seq)
+		s.skipped.clear(r.Seq)
 	}
 }
 
@@ -164,15 +183,18 @@ func (s *stream) atomicAck(p *judgedPacket, seq int64) {
 	}
 	if k := r.Info.Kind; !k.IsAtomic() {
 		s.violates(p, ruleAnswerKind, "%v with PSN %d, which is %v", p.Opcode, p.PSN, r.opcode)
+		r.reported = true
 		return
 	}
 	if r.va%8 != 0 {
 		s.violates(p, ruleAtomicAlign, "%v to %#x", r.opcode, r.va)
 	}
-	if r.responses > 0 && r.result != p.OrigData {
+	if r.responses == 0 {
+		r.result = p.OrigData
+	} else if r.result != p.OrigData && !r.replayed {
 		s.violates(p, ruleAtomicReplay, "PSN %d: %#x, was %#x", p.PSN, p.OrigData, r.result)
+		r.replayed = true
 	}
-	r.result = p.OrigData
 	s.answerMSN(p, r)
 	s.countResponse(p, r)
 }

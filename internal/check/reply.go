@@ -11,32 +11,50 @@ func (s *stream) reply(p *judgedPacket, when conversation.Lateness) {
 		s.before(p.PSN)
 		return
 	}
+	s.comeBack(p.PSN, true)
 	seq := s.unwrap(p.PSN)
-	if seq < s.base-1 {
-		s.replied, s.resendExplained = true, true
+	s.judgeDiffering(seq, true)
+	if p.headersCut {
+		s.blind = true // it may be a NAK
+		s.explains(p)
+		return
+	}
+	if seq < s.begin-1 {
+		s.replied = true
+		s.explains(p)
 		return // it answers requests from before the capture
 	}
 	s.settle(p, seq)
 	isLate := when == conversation.Late
 	if s.fatal != 0 && !isLate {
-		s.violates(p, ruleAfterFatal, "%v with PSN %d after the NAK of packet %d", p.Opcode, p.PSN, s.fatal)
+		if !s.fatalReported {
+			s.violates(p, ruleAfterFatal, "%v with PSN %d after the NAK of packet %d", p.Opcode, p.PSN, s.fatal)
+			s.fatalReported = true
+		}
 		return
 	}
 	switch p.info.Kind {
 	case packet.KindReadResponse:
-		s.resendExplained = true
-		s.checkSent(p, seq)
+		s.explains(p)
+		if !s.checkSent(p, seq) {
+			return
+		}
 		s.readResponse(p, seq, isLate)
 		s.acceptPositive(p, seq, isLate)
 	case packet.KindAtomicAck:
-		s.resendExplained = true
-		s.checkSent(p, seq)
+		s.explains(p)
+		if !s.checkSent(p, seq) {
+			return
+		}
 		s.atomicAck(p, seq)
 		s.acceptPositive(p, seq, isLate)
 	case packet.KindAck:
 		s.acknowledge(p, seq, when)
 	}
 }
+
+// explains records that p may cause a retransmission.
+func (s *stream) explains(p *judgedPacket) { s.explainedBy = p.No }
 
 // acknowledge judges an ACKNOWLEDGE packet: ACK, RNR NAK or NAK.
 func (s *stream) acknowledge(p *judgedPacket, seq int64, when conversation.Lateness) {
@@ -47,15 +65,23 @@ func (s *stream) acknowledge(p *judgedPacket, seq int64, when conversation.Laten
 	if syndrome.IsACK() {
 		// An ACK for a PSN after a READ shows that the response to the READ was lost. The READ
 		// itself may have been lost before the point of capture.
-		s.resendExplained = s.resendExplained || s.hasResponses || seq >= s.contiguous
-		s.checkSent(p, seq)
+		if s.hasResponses || seq >= s.contiguous {
+			s.explains(p)
+		}
+		if !s.checkSent(p, seq) {
+			return
+		}
 		s.ackOrder(p, seq, when)
+		s.ackInsteadOfResponse(p, seq)
 		s.ackMSN(p, seq+1, 0)
 		s.acceptPositive(p, seq, when == conversation.Late)
 		return
 	}
-	s.resendExplained = true
-	if seq < s.base {
+	s.explains(p)
+	if seq < s.begin {
+		return
+	}
+	if seq < s.base && !s.certain(seq) {
 		return
 	}
 	if when != conversation.Late && seq <= s.positive {
@@ -65,7 +91,9 @@ func (s *stream) acknowledge(p *judgedPacket, seq int64, when conversation.Laten
 		s.violates(p, ruleNAKCause, "%v for PSN %d, which was acknowledged", syndrome, p.PSN)
 		return
 	}
-	s.checkSent(p, seq-1)
+	if !s.checkSent(p, seq-1) {
+		return
+	}
 	switch {
 	case syndrome.IsRNR():
 		s.ackMSN(p, seq, 0)
@@ -80,26 +108,49 @@ func (s *stream) acknowledge(p *judgedPacket, seq int64, when conversation.Laten
 	s.accept(p, seq-1)
 }
 
-// checkSent judges whether all PSNs up to seq were sent.
-func (s *stream) checkSent(p *judgedPacket, seq int64) {
-	if seq < s.contiguous {
-		return
+// A highACK is an ACK of a PSN that the capture does not have yet.
+type highACK struct {
+	no   int
+	seq  int64
+	name string
+}
+
+// checkSent judges whether all PSNs up to seq were sent. It reexchanges false if seq itself was
+// not, so that p says nothing else.
+func (s *stream) checkSent(p *judgedPacket, seq int64) bool {
+	if n := len(s.requests); n > 0 && s.requests[n-1].NumPSNs == 0 && seq >= s.requests[n-1].Seq {
+		return true // the response to a READ of unknown length
 	}
-	if !s.certain(s.contiguous) {
-		if seq < s.next {
+	for seq >= s.contiguous {
+		at := s.contiguous
+		switch {
+		case s.useStandIn():
+		case !s.certain(at):
+			if seq < s.next {
+				s.skip(seq + 1)
+				return true
+			}
+			s.highACK = highACK{p.No, seq, p.name}
+			return false
+		case s.fillJump(seq):
+		case at < s.unseen:
+			s.skip(s.unseen)
+		case seq >= s.next:
+			if seq == s.next {
+				s.unseen = seq + 1
+			}
+			s.violates(p, ruleAckUnseen, "PSN %d, the highest that was sent is %d", p.PSN, conversation.Wrap(s.next-1))
+			return false
+		default:
+			s.violates(p, ruleAckUnseen, "PSN %d, but PSN %d is not in the capture", p.PSN, conversation.Wrap(at))
 			s.skip(seq + 1)
+			return true
 		}
-		return
+		if s.contiguous <= at {
+			return true
+		}
 	}
-	if seq >= s.next {
-		s.violates(p, ruleAckUnseen, "PSN %d, the highest that was sent is %d", p.PSN, conversation.Wrap(s.next-1))
-		return
-	}
-	if r := s.requestAt(seq); r != nil && r.NumPSNs == 0 && r.End() == s.contiguous {
-		return // the response to a READ of unknown length
-	}
-	s.violates(p, ruleAckUnseen, "PSN %d, but PSN %d is not in the capture", p.PSN, conversation.Wrap(s.contiguous))
-	s.skip(seq + 1)
+	return true
 }
 
 // accept records that the responder has accepted all PSNs up to seq.
@@ -109,7 +160,7 @@ func (s *stream) accept(p *judgedPacket, seq int64) {
 	}
 	s.accepted = seq
 	s.lastProgress = p.at
-	s.skipped()
+	s.acceptedSkippedPSN()
 	if s.nak.active && seq >= s.nak.seq {
 		s.nak.active = false
 	}
@@ -125,31 +176,93 @@ func (s *stream) acceptPositive(p *judgedPacket, seq int64, isLate bool) {
 	if isLate || seq <= s.positive || seq >= s.next {
 		return
 	}
-	if !s.skippedRead.active {
-		s.findReadGap(p, seq)
+	if !s.skipped.active {
+		s.findSkipped(p, seq)
 	}
+	s.skipped.passed = true
 	s.positive = seq
+	if u := &s.unordered; u.active && seq >= u.Seq && !s.wasRefused(u.expected) {
+		u.confirmed = true
+		s.accuseOrder()
+	}
 }
 
-func (s *stream) findReadGap(p *judgedPacket, seq int64) {
-	for i := max(s.find(s.positive), 0); i < len(s.requests) && s.requests[i].End() <= seq; i++ {
+func (s *stream) findSkipped(p *judgedPacket, seq int64) {
+	passed := seq
+	if p.info.Kind == packet.KindAck {
+		passed++
+	}
+	for i := max(s.find(s.positive), 0); i < len(s.requests) && s.requests[i].End() <= passed; i++ {
 		r := &s.requests[i]
-		if r.Info.Kind == packet.KindRead && r.NumPSNs != 0 && r.respondedTo < r.End() && r.transmissions == 1 && s.certain(r.Seq) {
-			s.skippedRead = skippedRead{active: true, seq: r.Seq, at: p.at}
+		if r.Info.Kind.HasOwnResponse() && !r.isAnswered() && !r.reported && r.transmissions == 1 && s.certain(r.Seq) {
+			s.skipped = skipped{active: true, seq: r.Seq, no: r.no, at: p.at}
+			if r.End() == seq+1 {
+				s.skipped.ack, s.skipped.from = p.No, p.name
+			}
 			return
 		}
 	}
 }
 
-// clear ends the record of a READ that was retransmitted or answered.
-func (g *skippedRead) clear(seq int64) {
+// isAnswered reports whether the response to a READ or atomic is complete, or its length unknown.
+func (r *request) isAnswered() bool {
+	if r.Info.Kind == packet.KindRead {
+		return r.NumPSNs == 0 || r.respondedTo >= r.End() || r.parts >= r.NumPSNs
+	}
+	return r.responses > 0
+}
+
+// clear ends the record of a request that was retransmitted or answered.
+func (g *skipped) clear(seq int64) {
 	if g.seq == seq {
 		g.active = false
 	}
 }
 
+// unansweredSkipped reports the READ or atomic that was skipped.
+func (s *stream) unansweredSkipped() {
+	g := s.skipped
+	s.skipped.active = false
+	if r := s.requestAt(g.seq); r != nil {
+		r.reported = true
+		if g.ack != 0 {
+			s.violation(ruleAnswerKind, g.ack, g.from, false, "an ACK with PSN %d, which is %v, and no response", conversation.Wrap(r.End()-1), r.opcode)
+			return
+		}
+		s.violation(ruleUnanswered, g.no, s.flow.String(), true, "%v with PSN %d has no complete response, and was not retransmitted", r.opcode, conversation.Wrap(g.seq))
+	}
+}
+
+// waitsForACK reports whether a SEND or WRITE before r may have had no ACK before the newest one.
+func (s *stream) waitsForACK(r *request) bool {
+	for i := s.find(r.Seq) - 1; i >= 0; i-- {
+		if q := &s.requests[i]; !q.Info.Kind.HasOwnResponse() {
+			return q.Seq > s.ackBefore
+		}
+	}
+	return s.ackBefore < s.begin
+}
+
+// ackInsteadOfResponse judges an ACK with the PSN of a READ or atomic that has no response yet. If
+// a SEND or WRITE before it waits for an ACK, or is repeated, the ACK may be for that, and the
+// response may be lost.
+func (s *stream) ackInsteadOfResponse(p *judgedPacket, seq int64) {
+	r := s.requestAt(seq)
+	if r == nil || !r.Info.Kind.HasOwnResponse() || r.isAnswered() || r.reported || s.resent || s.waitsForACK(r) || !s.certain(r.Seq) {
+		return
+	}
+	r.reported = true
+	s.violates(p, ruleAnswerKind, "%v with PSN %d, which is %v", p.Opcode, p.PSN, r.opcode)
+}
+
 // ackOrder judges whether the PSNs of ACKs decrease, other than by reordering in the network.
 func (s *stream) ackOrder(p *judgedPacket, seq int64, when conversation.Lateness) {
+	if h := s.highACK; h.no != 0 && seq < h.seq && when != conversation.Late {
+		s.violation(ruleAckUnseen, h.no, h.name, false, "PSN %d was not sent, and the next ACK has PSN %d", conversation.Wrap(h.seq), p.PSN)
+		s.highACK = highACK{}
+		s.highest = min(s.highest, s.next-1)
+	}
+	s.ackBefore = s.ackHigh
 	back := seq < s.ackHigh
 	if !back {
 		s.ackHigh, s.ackAt = seq, p.at
@@ -171,12 +284,6 @@ func (s *stream) ackMSN(p *judgedPacket, seq int64, more int) {
 	}
 }
 
-func (s *stream) msnIs(p *judgedPacket, least, most int) {
-	if !s.msn.holds(p.AETH.MSN, least, most) {
-		s.violates(p, ruleMSN, "MSN %d with PSN %d, expected %d", p.AETH.MSN, p.PSN, packet.PSNAdd(s.msn.anchor, s.msn.hi+least))
-	}
-}
-
 // sequenceNAK judges a NAK for a gap at seq.
 func (s *stream) sequenceNAK(p *judgedPacket, seq int64, isLate bool) {
 	switch {
@@ -194,7 +301,7 @@ func (s *stream) sequenceNAK(p *judgedPacket, seq int64, isLate bool) {
 		s.violates(p, ruleNAKCause, "PSN %d, the highest that was sent", p.PSN)
 	}
 	s.NAKs++
-	s.nak = nak{active: true, seq: seq, no: p.No, at: p.at}
+	s.nak = nak{active: true, seq: seq, no: p.No, at: p.at, name: p.name}
 }
 
 // rnrNAK judges an RNR NAK for the request at seq.

@@ -53,6 +53,7 @@ type Violation struct {
 	Ref    string `json:"ref"`
 	Detail string `json:"detail"` // the value in the packet
 	Flow   string `json:"flow"`
+	Party  Party  `json:"party"` // who violates the rule
 }
 
 // A Note is an observation about a flow that breaks no rule.
@@ -73,11 +74,12 @@ func newReport() *Report {
 	}
 }
 
-func (r *Report) violation(rule Rule, no int, flow string, format string, a ...any) {
+// violation adds the violation of a rule by a packet, which is a request or a reply.
+func (r *Report) violation(rule Rule, no int, flow string, request bool, format string, a ...any) {
 	r.Total++
 	r.ByRule[rule.ID]++
 	if len(r.Violations) < maxViolations {
-		r.Violations = append(r.Violations, Violation{no, rule.ID, rule.Text, rule.Ref, fmt.Sprintf(format, a...), flow})
+		r.Violations = append(r.Violations, Violation{no, rule.ID, rule.Text, rule.Ref, fmt.Sprintf(format, a...), flow, partyOf(rule, request)})
 	}
 }
 
@@ -114,7 +116,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "%s\n", why)
 	}
 	for _, v := range r.Violations {
-		fmt.Fprintf(&b, "packet %d: %s: %s\n    %s: %s [%s]\n", v.Packet, v.Rule, v.Detail, v.Flow, v.Text, v.Ref)
+		fmt.Fprintf(&b, "packet %d: %s: %s\n    %s, %s: %s [%s]\n", v.Packet, v.Rule, v.Detail, v.Party, v.Flow, v.Text, v.Ref)
 	}
 	if n := r.Total - len(r.Violations); n > 0 {
 		fmt.Fprintf(&b, "and %s\n", count(n, "more violation"))

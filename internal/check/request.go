@@ -10,15 +10,18 @@ func (s *stream) request(p *judgedPacket, when conversation.Lateness) {
 	if !s.started {
 		s.start(p.PSN)
 	}
+	s.comeBack(p.PSN, false)
 	seq := s.unwrap(p.PSN)
+	s.judgeDiffering(seq, false)
 	if s.far(seq) {
-		s.noteOn(p, noteNewStream)
-		s.judgeWaits()
-		s.earlyReply = earlyReply{}
-		s.start(p.PSN)
+		s.leave(p)
 		seq = s.next
 	}
+	s.follow(p, seq)
+	expected := s.next
 	r, repeat, ok := s.findOrInsert(p, seq)
+	s.order(p, seq, repeat, when)
+	defer func() { s.newest, s.counter, s.counted = p.No, p.counter, p.counted }()
 	if !ok {
 		return
 	}
@@ -28,12 +31,29 @@ func (s *stream) request(p *judgedPacket, when conversation.Lateness) {
 	s.nak.served = s.nak.served || s.nak.active && seq == s.nak.seq
 	s.lateRequests += bit(when == conversation.Late)
 	isLate := when == conversation.Late || repeat && r.isCopy(p)
+	same := repeat && !s.differs(p, r, seq)
+	if soon := same && !isLate && !p.headersCut && r.no == s.newest && r.Seq == seq && s.explainedBy <= r.no && p.at-r.at < conversation.MinTimeout; repeat && !same || soon {
+		j := s.lastJump()
+		if j == nil || j.no != r.no {
+			s.hold(p, seq, *r, same)
+			r.transmissions++
+			return
+		}
+		j.returned = true
+		s.accuseJump(*j)
+		expected = s.next
+		r, repeat, _ = s.findOrInsert(p, seq)
+	}
 	if repeat {
-		s.checkRepeat(p, r, seq, isLate)
+		if isLate {
+			r.transmissions++ // the responder receives it too
+		}
+		s.skipped.clear(r.Seq)
 	} else if seq >= s.next {
 		if seq > s.next {
 			s.noteOn(p, noteGap)
 			s.Gaps++
+			s.addJump(p, r, expected)
 		}
 		s.next = r.End()
 		s.checkOverdue(p)
@@ -41,6 +61,11 @@ func (s *stream) request(p *judgedPacket, when conversation.Lateness) {
 	if isLate {
 		return
 	}
+	s.sentOnTime(p, r, seq, repeat)
+}
+
+// sentOnTime judges a request, r, by what the requester did before.
+func (s *stream) sentOnTime(p *judgedPacket, r *request, seq int64, repeat bool) {
 	s.sentAgain(p, r, seq, repeat)
 	s.confirmResend(p, seq, r)
 	if seq < s.prevEnd {
@@ -53,7 +78,7 @@ func (s *stream) request(p *judgedPacket, when conversation.Lateness) {
 	s.prevEnd = s.endOf(r, seq)
 }
 
-// endOf returns the PSN after a transmission from seq on of the request r.
+// endOf reexchanges the PSN after a transmission from seq on of the request r.
 func (s *stream) endOf(r *request, seq int64) int64 { return max(r.End(), seq+1) }
 
 // far reports whether a PSN is too far from those of the stream to belong to it.
@@ -69,8 +94,8 @@ func (s *stream) far(seq int64) bool {
 	return d > conversation.MaxPSNStep || seq < lowest-conversation.MaxPSNStep
 }
 
-// findOrInsert returns the record of the request p, and whether it was there before. It is not ok
-// where p cannot be identified.
+// findOrInsert reexchanges the record of the request p, and whether it was there before. It is not
+// ok where p cannot be identified.
 func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, ok bool) {
 	i := s.find(seq)
 	switch {
@@ -78,6 +103,10 @@ func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, o
 		return &s.requests[i], true, true
 	case i < 0 && len(s.requests) > 0 && seq < s.requests[0].Seq:
 		// The request is from before the capture, or no longer kept.
+		if seq < s.begin && !p.accused {
+			s.hold(p, seq, request{}, false)
+			return nil, false, false
+		}
 		s.prevEnd = seq + 1
 		s.hasResponses = true // it may have a response of its own
 		return nil, false, false
@@ -86,6 +115,10 @@ func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, o
 		if s.isPartialRead(p, r, seq) {
 			return r, true, true
 		}
+		if p.headersCut {
+			return r, true, true
+		}
+		s.keepAs(p, s.next)
 		s.violates(p, rulePSNOverlap, "%v has PSN %d, a READ has %d to %d", p.Opcode, p.PSN, conversation.Wrap(r.Seq), conversation.Wrap(r.End()-1))
 		return nil, false, false
 	}
@@ -93,6 +126,7 @@ func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, o
 	if s.flow.peer != nil {
 		s.Messages += bit(r.Info.Position.EndsMessage())
 	}
+	r.transmissions += s.rejectedOf(seq)
 	s.hasResponses = s.hasResponses || r.Info.Kind.HasOwnResponse()
 	s.checkNeighbours(p, r)
 	return r, false, true
@@ -128,7 +162,7 @@ func (s *stream) checkNeighbours(p *judgedPacket, r *request) {
 	i := s.find(r.Seq)
 	if r.Info.Position.StartsMessage() {
 		r.offset = 0
-		if r.Info.Kind == packet.KindWrite {
+		if r.Info.Kind == packet.KindWrite && !r.unknown {
 			r.total = int64(r.length)
 		}
 	}
@@ -147,6 +181,13 @@ func (s *stream) checkNeighbours(p *judgedPacket, r *request) {
 // checkFollows judges whether b may follow a, and adds up the bytes of their message.
 func (s *stream) checkFollows(p *judgedPacket, a, b *request) {
 	if !a.FollowedBy(&b.Part) {
+		s.recountMessages(b.Seq)
+	}
+	if a.accused || b.accused {
+		return
+	}
+	if !a.FollowedBy(&b.Part) {
+		b.accused = true
 		s.violates(p, ruleSequence, "%v with PSN %d after %v with PSN %d", b.opcode, conversation.Wrap(b.Seq), a.opcode, conversation.Wrap(a.Seq))
 		return
 	}
@@ -163,28 +204,14 @@ func (s *stream) checkFollows(p *judgedPacket, a, b *request) {
 	}
 }
 
-// checkRepeat judges a request with the PSN of an earlier one, r.
-func (s *stream) checkRepeat(p *judgedPacket, r *request, seq int64, isLate bool) {
-	if isLate {
-		r.transmissions++ // the responder receives it too
+// differs reports whether p, with the PSN of an earlier request, r, is not the same packet.
+func (s *stream) differs(p *judgedPacket, r *request, seq int64) bool {
+	if r.Info.Kind == packet.KindRead && p.info.Kind == packet.KindRead && (seq != r.Seq || s.isPartialRead(p, r, seq)) {
+		return false
 	}
-	if r.Info.Kind == packet.KindRead && p.info.Kind == packet.KindRead {
-		s.skippedRead.clear(r.Seq)
-		if seq != r.Seq || s.isPartialRead(p, r, seq) {
-			return
-		}
-	}
-	same := p.Opcode == r.opcode && len(p.Payload) == r.payload
-	switch has := p.info.Headers; {
-	case has&packet.HasRETH != 0:
-		same = same && p.RETH.VA == r.va && p.RETH.RKey == r.rkey && p.RETH.Length == r.length
-	case has&packet.HasAtomicETH != 0:
-		same = same && p.Atomic.VA == r.va && p.Atomic.RKey == r.rkey
-	}
-	if !same {
-		s.violates(p, ruleSame, "PSN %d is %v with %d bytes, was %v with %d bytes in packet %d",
-			p.PSN, p.Opcode, len(p.Payload), r.opcode, r.payload, r.no)
-	}
+	content, captured := s.contentOf(p)
+	same := p.Opcode == r.opcode && len(p.Payload) == r.payload && (content == r.content || captured != r.captured)
+	return !same && !r.accused && !p.accused
 }
 
 // checkOverdue judges which responses are overdue when a requester sends a new request.
@@ -192,11 +219,11 @@ func (s *stream) checkOverdue(p *judgedPacket) {
 	if s.lastProgress == 0 {
 		s.lastProgress = p.at
 	}
-	if s.skippedRead.active {
-		s.skippedRead.news++
-		if s.skippedRead.news > maxHistory/16 || p.at-s.skippedRead.at > maxTimeout {
-			s.violates(p, ruleUnanswered, "the READ with PSN %d has no complete response and was not retransmitted", conversation.Wrap(s.skippedRead.seq))
-			s.skippedRead.active = false
+	if g := &s.skipped; g.active {
+		g.exchanges += bit(g.passed)
+		g.passed = false
+		if g.news++; g.exchanges >= certainDrains || g.news > maxHistory/16 || p.at-g.at > maxTimeout {
+			s.unansweredSkipped()
 		}
 	}
 	if s.flow.peer == nil || p.at-s.lastProgress <= maxTimeout {
@@ -214,11 +241,22 @@ func (s *stream) checkOverdue(p *judgedPacket) {
 	}
 }
 
-// finish notes the requests without a reply at the end of the capture.
+// finish judges what later packets might have explained, and notes the requests without a reply at
+// the end of the capture.
 func (s *stream) finish() {
+	if s.aside != nil {
+		s.noteLeft()
+	}
+	s.judgeDiffering(s.next, false)
 	s.judgeWaits()
+	s.lastMSN()
 	if s.fatal != 0 {
 		return
+	}
+	if g := s.skipped; g.active && g.exchanges >= minExchanges {
+		s.unansweredSkipped()
+	} else if g.active {
+		s.note(noteNoAnswer, g.no, s.flow.String())
 	}
 	for i := max(s.find(s.accepted), 0); i < len(s.requests); i++ {
 		if r := &s.requests[i]; r.Seq > s.accepted && r.ExpectsReply() && r.Info.Service != packet.UC {

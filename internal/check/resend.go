@@ -6,18 +6,18 @@ import (
 
 // resend judges a request with a PSN below those sent before it.
 func (s *stream) resend(p *judgedPacket, r *request, seq int64) {
-	s.lastProgress = p.at
+	s.lastProgress, s.resent = p.at, true
 	s.restart = restart{active: true, seq: seq, end: s.endOf(r, seq), no: p.No, nak: s.nak.active && seq == s.nak.seq, after: p.at - r.at}
 	switch {
 	case s.nak.active && !s.nak.served && seq > s.nak.seq:
-		s.pendingNAK = misplacedResend{active: true, want: s.nak.seq, nak: s.nak.no, seq: seq, no: p.No, name: p.name}
+		s.pendingNAK = misplacedResend{active: true, want: s.nak.seq, nak: s.nak.no, from: s.nak.name, seq: seq, no: p.No, name: p.name, whole: p.nothingBetween(s.counter, s.counted)}
 	case s.nak.active && !s.nak.served && seq < s.nak.seq:
 		s.noteOn(p, noteBelowNAK)
 	}
-	if !s.resendExplained {
+	if s.explainedBy <= r.no && r.no != p.No || s.explainedBy == 0 {
 		s.checkUnexplained(p, r)
 	}
-	s.resendExplained = false
+	s.explainedBy = 0
 }
 
 // checkUnexplained judges a retransmission that no reply in the capture explains. It has to be a
@@ -61,7 +61,7 @@ func (s *stream) confirmResend(p *judgedPacket, seq int64, r *request) {
 	case b.nak && (!s.followedNAK.any || b.seq > s.followedNAK.seq):
 		s.followedNAK = ackKnowledge{true, b.seq, b.after}
 	case s.followedNAK.any && b.seq < s.followedNAK.seq && s.followedNAK.after < b.after/2:
-		s.violation(ruleResendAcked, b.no, p.name, "retransmission begins at PSN %d after one from %d", conversation.Wrap(b.seq), conversation.Wrap(s.followedNAK.seq))
+		s.violation(ruleResendAcked, b.no, p.name, true, "retransmission begins at PSN %d after one from %d", conversation.Wrap(b.seq), conversation.Wrap(s.followedNAK.seq))
 	}
 }
 
@@ -111,18 +111,24 @@ func (s *stream) judgeWaits() {
 			s.note(noteEarlyRNR, w.no, w.flow)
 			continue
 		}
-		s.violation(ruleRNRWait, w.no, w.flow, "PSN %d retransmitted after %d of %d ns", conversation.Wrap(w.seq), w.after, w.wait)
+		s.violation(ruleRNRWait, w.no, w.flow, true, "PSN %d retransmitted after %d of %d ns; %d waits are too short", conversation.Wrap(w.seq), w.after, w.wait, s.shortWaitCount)
+		break
 	}
 	s.shortWaits = nil
 }
 
-// skipped judges a retransmission that began after the PSN of the NAK, once the responder has
-// accepted that PSN nevertheless. Until then the packet with that PSN may have been lost before the
-// point of capture.
-func (s *stream) skipped() {
+// acceptedSkippedPSN judges a retransmission that began after the PSN of the NAK, once the
+// responder has accepted that PSN nevertheless. Until then the packet with that PSN may have been
+// lost before the point of capture. If the requester certainly did not send it, the responder had
+// it already.
+func (s *stream) acceptedSkippedPSN() {
 	if s.pendingNAK.active && s.accepted >= s.pendingNAK.want {
 		u := s.pendingNAK
-		s.violation(ruleResendPSN, u.no, u.name, "retransmission begins at PSN %d, the NAK of packet %d has %d", conversation.Wrap(u.seq), u.nak, conversation.Wrap(u.want))
+		if u.whole {
+			s.violation(ruleNAKCause, u.nak, u.from, false, "PSN %d, which is accepted without a retransmission", conversation.Wrap(u.want))
+		} else {
+			s.violation(ruleResendPSN, u.no, u.name, true, "retransmission begins at PSN %d, the NAK of packet %d has %d", conversation.Wrap(u.seq), u.nak, conversation.Wrap(u.want))
+		}
 		s.pendingNAK.active = false
 	}
 }

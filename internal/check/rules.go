@@ -1,5 +1,7 @@
 package check
 
+import "slices"
+
 // A Rule is what a packet can break. Ref is its source: sections of the IBTA specification, volume
 // 1; A17 is the annex on RoCEv2.
 type Rule struct {
@@ -8,12 +10,22 @@ type Rule struct {
 	Ref  string `json:"ref"`
 }
 
+// A Party is the end of a connection that violates a rule. The sender of a datagram is a requester.
+type Party string
+
+// Parties.
+const (
+	PartyRequester Party = "requester"
+	PartyResponder Party = "responder"
+)
+
 // Rules of a single packet.
 var (
 	ruleFrame      = Rule{"frame", "IP and UDP headers agree with each other and with the frame", "A17"}
 	ruleIPChecksum = Rule{"ip-checksum", "the IPv4 header checksum is right", "RFC 791"}
 	ruleUDPSum     = Rule{"udp-checksum", "the UDP checksum is zero or right", "A17"}
 	ruleAddress    = Rule{"address", "the source address is a unicast address; a multicast packet is UD, to QP 0xffffff", "IBTA 10.5, A17"}
+	ruleTTL        = Rule{"ttl", "the TTL or hop limit is not 0", "RFC 1122 3.2.1.7, RFC 8200 3"}
 	ruleICRC       = Rule{"icrc", "the ICRC is that of the packet", "IBTA 7.8.1, A17.3.3"}
 	ruleOpcode     = Rule{"opcode", "the opcode is assigned", "IBTA 9.2"}
 	ruleShort      = Rule{"short", "the packet holds the headers of its opcode", "IBTA 9.6.1"}
@@ -28,12 +40,21 @@ var (
 	rulePKey       = Rule{"pkey", "both ends of a connection use one valid partition", "IBTA 10.9.3"}
 	ruleQPN        = Rule{"qpn", "QP 0 is not used; packets to QP 1 and QP 0xffffff are UD", "A17"}
 	ruleQKey       = Rule{"qkey", "QP 1 has the Q_Key 0x80010000", "IBTA 10.2.5"}
+	ruleGSI        = Rule{"gsi", "a datagram to QP 1 comes from QP 1 and is a MAD of 256 bytes", "IBTA 13.4.2, 13.5.1"}
+	ruleBECN       = Rule{"becn", "a request does not have BECN", "A17"}
 	ruleCNP        = Rule{"cnp", "a CNP has BECN, PSN 0, no AckReq and 16 zero bytes", "A17"}
 	ruleCNPPace    = Rule{"cnp-pace", "CNPs of one flow keep a minimum interval", "A17"}
 )
 
+// Rules of a packet within its connection, for both ends.
+var (
+	ruleStray   = Rule{"stray", "packets of a connection have the addresses and the destination queue pair of its ends", "IBTA 9.6.1"}
+	ruleService = Rule{"service", "packets to a queue pair are of one service", "IBTA 9.6.1"}
+)
+
 // Rules of a requester.
 var (
+	rulePSNOrder      = Rule{"psn-order", "new requests have consecutive PSNs", "IBTA 9.7.2"}
 	ruleSequence      = Rule{"op-sequence", "a message is an Only, or First, Middles and Last of one operation", "IBTA 9.7.4.1.2, 9.8.2"}
 	rulePSNOverlap    = Rule{"psn-overlap", "the PSNs of a READ's response are not used by another request", "IBTA 9.7.2"}
 	ruleSame          = Rule{"resend-same", "a retransmitted packet is the same except for AckReq", "IBTA 9.7.6"}
@@ -65,22 +86,47 @@ var (
 )
 
 // Rules returns all rules in the order in which they are applied to a packet.
-func Rules() []Rule {
+func Rules() []Rule { return slices.Concat(packetRules(), requesterRules(), responderRules()) }
+
+func packetRules() []Rule {
 	return []Rule{
-		ruleFrame, ruleIPChecksum, ruleUDPSum, ruleAddress, ruleICRC, ruleOpcode, ruleShort, ruleTVer, ruleReserved,
-		rulePad, ruleLength, rulePayload, ruleDMALength, ruleSyndrome, ruleSolicited, rulePKey, ruleQPN, ruleQKey,
-		ruleCNP, ruleCNPPace,
-		ruleSequence, rulePSNOverlap, ruleSame, ruleResendPSN, ruleResendAcked, ruleRetryInterval, ruleRNRWait,
+		ruleFrame, ruleIPChecksum, ruleUDPSum, ruleAddress, ruleTTL, ruleICRC, ruleOpcode, ruleShort, ruleTVer, ruleReserved,
+		rulePad, ruleLength, rulePayload, ruleDMALength, ruleSyndrome, ruleSolicited, rulePKey, ruleQPN, ruleQKey, ruleGSI,
+		ruleBECN, ruleCNP, ruleCNPPace, ruleStray, ruleService,
+	}
+}
+
+func requesterRules() []Rule {
+	return []Rule{
+		ruleSequence, rulePSNOrder, rulePSNOverlap, ruleSame, ruleResendPSN, ruleResendAcked, ruleRetryInterval, ruleRNRWait,
 		ruleUnanswered, ruleUCRepeat,
+	}
+}
+
+func responderRules() []Rule {
+	return []Rule{
 		ruleAckUnseen, ruleAckOrder, ruleAnswerKind, ruleMSN, ruleNAKOnce, ruleNAKCause, ruleRNRTarget, ruleRNROnce,
 		ruleAfterFatal, ruleReadOpcode, ruleReadLength, ruleReadOrder, ruleReplyRepeat, ruleAtomicReplay, ruleAtomicAlign,
 	}
 }
 
+// partyOf returns who violates a rule: that of a single packet its sender.
+func partyOf(r Rule, request bool) Party {
+	switch {
+	case slices.Contains(requesterRules(), r):
+		return PartyRequester
+	case slices.Contains(responderRules(), r):
+		return PartyResponder
+	case request:
+		return PartyRequester
+	}
+	return PartyResponder
+}
+
 // Kinds of notes. Those that begin with "rxe-" are known deviations of the Linux driver from the
 // specification.
 var (
-	noteCut         = Rule{"cut", "the capture has only a part of the frame; not judged", ""}
+	noteCut         = Rule{"cut", "the capture has only a part of the frame: the rest is not judged", ""}
 	noteOffload     = Rule{"offload", "the checksum is left to the hardware", ""}
 	noteForeign     = Rule{"not-judged", "reliable datagrams and manufacturer opcodes are not judged", ""}
 	noteMany        = Rule{"too-many", "more flows than can be judged", ""}

@@ -17,6 +17,8 @@ type stream struct {
 	next     int64     // PSN after the highest that was sent
 	prevEnd  int64     // PSN after the packet before
 
+	begin int64 // PSN of the first request
+
 	// The capture has every request from base to contiguous; contiguousMessages of them end
 	// messages.
 	base               int64
@@ -38,25 +40,41 @@ type stream struct {
 	positive       int64 // the same, without NAKs
 	ackHigh        int64 // highest PSN of an ACK
 	ackAt          int64 // and its time
-	msn            msnBase
+	ackBefore      int64 // the same before the newest ACK
+	msn            msnJudge
+	highACK        highACK
+	unseen         int64 // PSN after one whose ACK was reported
 	nak            nak
 	rnr            rnr
 	keptWaits      int // retransmissions after the time of an RNR NAK
 	shortWaitCount int // retransmissions before it
 	shortWaits     []shortWait
 	fatal          int // number of the NAK that ended the connection
+	fatalReported  bool
 
 	// State of the retransmissions.
-	hasResponses    bool         // there are requests with a response of their own
-	lateRequests    int          // late requests
-	resendExplained bool         // a reply since the last retransmission may cause one
-	followedNAK     ackKnowledge // the requester retransmitted from the PSN of a NAK
-	restart         restart
-	recovering      recovering
-	timeout         int64 // shortest time before a retransmission without visible cause, 0 if none
-	lastProgress    int64 // time when accepted advanced, or a retransmission began
-	skippedRead     skippedRead
-	pendingNAK      misplacedResend // a retransmission that did not begin at the PSN of the NAK
+	hasResponses bool         // there are requests with a response of their own
+	lateRequests int          // late requests
+	explainedBy  int          // number of the latest reply since the last retransmission that may cause one
+	followedNAK  ackKnowledge // the requester retransmitted from the PSN of a NAK
+	restart      restart
+	recovering   recovering
+	timeout      int64 // shortest time before a retransmission without visible cause, 0 if none
+	lastProgress int64 // time when accepted advanced, or a retransmission began
+	skipped      skipped
+	resent       bool            // there was a retransmission
+	pendingNAK   misplacedResend // a retransmission that did not begin at the PSN of the NAK
+
+	// State of the order of requests: see sequence.go.
+	newest    int      // packet number of the newest request
+	counter   *counter // of its Identification
+	counted   int      // and its number there
+	aside     *aside
+	jumps     []jump
+	unordered unordered
+	differing *differing
+	standIns  []standIn
+	blind     bool // replies are cut inside their headers
 }
 
 // A request is a request packet, and what is known of its transmissions and replies.
@@ -73,6 +91,11 @@ type request struct {
 	fingerprint   conversation.Fingerprint // of its last transmission
 	retries       int                      // without visible cause, since the last reply
 
+	content  uint64 // hash of its headers and payload
+	captured int    // bytes that the hash covers
+	unknown  bool   // its extended headers are cut
+	accused  bool   // it violates a rule: its neighbours may seem to
+
 	total  int64 // bytes of its WRITE, -1 if unknown or not a WRITE
 	offset int64 // bytes of its message before it, -1 if unknown
 	msgs   int   // messages that end with it or before it; valid below stream.contiguous
@@ -82,6 +105,9 @@ type request struct {
 	responses    int           // responses that began
 	nextResponse int64         // PSN that continues the response
 	respondedTo  int64         // PSN up to which response packets are contiguous
+	parts        int64         // response packets
+	replayed     bool          // another result was reported
+	respondedAt  int64         // time of the last response packet
 	result       uint64
 	rnrNAKs      int // RNR NAKs
 	reported     bool
@@ -98,6 +124,7 @@ type nak struct {
 	seq    int64
 	no     int
 	at     int64
+	name   string
 	served bool // the requester went back to seq
 }
 
@@ -132,17 +159,25 @@ type misplacedResend struct {
 	active bool
 	want   int64
 	nak    int // packet number
+	from   string
+	whole  bool // the capture has all that its sender sent before
 	seq    int64
 	no     int
 	name   string
 }
 
-// A skippedRead is a READ that a reply passed over before the response to it was complete.
-type skippedRead struct {
-	active bool
-	seq    int64
-	at     int64
-	news   int // new requests since
+// A skipped is a READ or atomic that a reply passed over before the response to it was complete.
+type skipped struct {
+	active    bool
+	seq       int64
+	no        int // packet number
+	at        int64
+	news      int // new requests since
+	passed    bool
+	exchanges int // new requests after another reply that passes over it
+
+	ack  int // number of an ACK with its PSN, 0 if there is none
+	from string
 }
 
 // An earlyReply is the highest PSN of the replies before the first request.
@@ -151,7 +186,7 @@ type earlyReply struct {
 	psn uint32
 }
 
-// unwrap returns the unwrapped PSN nearest to those in use.
+// unwrap reexchanges the unwrapped PSN nearest to those in use.
 func (s *stream) unwrap(psn uint32) int64 { return conversation.Unwrap(psn, s.next) }
 
 // start begins a stream at its first request, or at a request that is too far from those before.
@@ -164,7 +199,7 @@ func (s *stream) start(psn uint32) {
 	s.judge.requests -= len(s.requests)
 	*s = stream{
 		judge: s.judge, flow: s.flow, started: true, highest: highest, earlyReply: s.earlyReply, replied: s.earlyReply.any,
-		next: seq, prevEnd: seq, base: seq, contiguous: seq, accepted: seq - 1, positive: seq - 1, ackHigh: seq - 1,
+		next: seq, prevEnd: seq, begin: seq, base: seq, contiguous: seq, accepted: seq - 1, positive: seq - 1, ackHigh: seq - 1,
 	}
 }
 
@@ -176,7 +211,7 @@ func (s *stream) before(psn uint32) {
 }
 
 // certain reports whether the capture has everything about a PSN.
-func (s *stream) certain(seq int64) bool { return s.settled && seq >= s.certainFrom }
+func (s *stream) certain(seq int64) bool { return s.settled && seq >= s.certainFrom && !s.blind }
 
 // settle decides whether the reply p with the PSN seq shows that nothing from before the capture is
 // outstanding. That is so if the MSN shows that the first message of the capture is the first of
@@ -196,8 +231,11 @@ func (s *stream) settle(p *judgedPacket, seq int64) {
 	}
 	s.highest = max(s.highest, seq)
 	n, ok := s.msgsBelow(end)
+	if !ok && end > s.contiguous && len(s.jumps) > 0 && s.jumps[0].certain && s.jumps[0].expected == s.contiguous {
+		n, ok = s.messagesSent(end), true
+	}
 	switch {
-	case !s.replied && ok && end <= s.contiguous && p.info.Position.StartsMessage() && p.AETH.MSN == uint32(n) && s.beginsMessage():
+	case !s.earlyReply.any && s.base == s.begin && ok && p.info.Position.StartsMessage() && p.AETH.MSN == uint32(n) && s.beginsMessage():
 		s.settled, s.certainFrom = true, s.base
 		return
 	case nak:
@@ -211,16 +249,25 @@ func (s *stream) settle(p *judgedPacket, seq int64) {
 	}
 }
 
+// messagesSent reexchanges how many messages end before seq, whether or not the capture has all
+// requests.
+func (s *stream) messagesSent(seq int64) (n int) {
+	for i := range s.requests {
+		n += bit(s.requests[i].Seq < seq && s.requests[i].Info.Position.EndsMessage())
+	}
+	return n
+}
+
 func (s *stream) beginsMessage() bool {
 	return len(s.requests) > 0 && s.requests[0].Seq == s.base && s.requests[0].Info.Position.StartsMessage()
 }
 
-// find returns the index of the last request at or before seq, -1 if there is none.
+// find reexchanges the index of the last request at or before seq, -1 if there is none.
 func (s *stream) find(seq int64) int {
 	return sort.Search(len(s.requests), func(i int) bool { return s.requests[i].Seq > seq }) - 1
 }
 
-// requestAt returns the request that has the PSN, nil if it is unknown.
+// requestAt reexchanges the request that has the PSN, nil if it is unknown.
 func (s *stream) requestAt(seq int64) *request {
 	i := s.find(seq)
 	if i < 0 {
@@ -236,7 +283,11 @@ func (s *stream) requestAt(seq int64) *request {
 func (s *stream) newRequest(p *judgedPacket, seq int64) request {
 	r := request{
 		opcode: p.Opcode, Part: conversation.NewPart(&p.Header, seq, s.flow.mtu, s.flow.fits), payload: len(p.Payload),
-		total: -1, offset: -1, nextResponse: seq, respondedTo: seq,
+		total: -1, offset: -1, nextResponse: seq, respondedTo: seq, accused: p.accused,
+	}
+	r.content, r.captured = s.contentOf(p)
+	if r.unknown = p.headersCut; r.unknown && r.Info.Kind == packet.KindRead {
+		r.NumPSNs = 0
 	}
 	switch has := p.info.Headers; {
 	case has&packet.HasRETH != 0:
@@ -257,7 +308,7 @@ func (r *request) sent(p *judgedPacket) {
 // isCopy reports whether p is a copy of the last transmission of r made by the network.
 func (r *request) isCopy(p *judgedPacket) bool { return p.isCopyOf(r.fingerprint) }
 
-// insert adds a new request, and returns its record.
+// insert adds a new request, and reexchanges its record.
 func (s *stream) insert(r request) *request {
 	limit := maxHistory
 	if s.judge.requests >= maxRequests {
@@ -296,7 +347,7 @@ func (s *stream) grow() {
 				return
 			}
 			// After a READ of unknown length, requests may be missing.
-			s.base, s.contiguousMessages, s.msn = r.Seq, 0, msnBase{}
+			s.base, s.contiguousMessages, s.msn = r.Seq, 0, msnJudge{}
 		}
 		if r.Info.Position.EndsMessage() {
 			s.contiguousMessages++
@@ -311,11 +362,11 @@ func (s *stream) skip(seq int64) {
 	if r := s.requestAt(seq - 1); r != nil {
 		seq = r.End()
 	}
-	s.base, s.contiguous, s.contiguousMessages, s.msn = seq, seq, 0, msnBase{}
+	s.base, s.contiguous, s.contiguousMessages, s.msn = seq, seq, 0, msnJudge{}
 	s.grow()
 }
 
-// msgsBelow returns how many messages ended between base and seq; ok is false where that
+// msgsBelow reexchanges how many messages ended between base and seq; ok is false where that
 // is unknown.
 func (s *stream) msgsBelow(seq int64) (n int, ok bool) {
 	if seq == s.base {
@@ -326,28 +377,4 @@ func (s *stream) msgsBelow(seq int64) (n int, ok bool) {
 		return 0, false
 	}
 	return s.requests[i].msgs, true
-}
-
-// msnBase is the range of differences between MSNs and the messages counted here.
-type msnBase struct {
-	known  bool
-	anchor uint32
-	lo, hi int
-}
-
-// holds narrows the range by an MSN that counts least to most messages. It returns false, and
-// changes nothing, if they contradict the range.
-func (m *msnBase) holds(msn uint32, least, most int) bool {
-	if !m.known {
-		*m = msnBase{known: true, anchor: packet.PSNAdd(msn, -least)}
-		m.lo = least - most
-		return true
-	}
-	d := func(n int) int { return packet.PSNDiff(packet.PSNAdd(msn, -n), m.anchor) }
-	lo, hi := max(m.lo, d(most)), min(m.hi, d(least))
-	if lo > hi {
-		return false
-	}
-	m.lo, m.hi = lo, hi
-	return true
 }

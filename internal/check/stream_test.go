@@ -41,7 +41,7 @@ type sentRequest struct {
 // streamOf returns a stream with requests that were sent in this order. If mtu is 0, the path MTU
 // is not known.
 func streamOf(mtu int, sent ...sentRequest) *stream {
-	s := &stream{judge: &judge{Report: newReport()}, flow: &flow{mtu: mtu, fits: 256}}
+	s := &stream{judge: newJudge(nil), flow: &flow{mtu: mtu, fits: 256}}
 	s.start(uint32(sent[0].psn))
 	for _, r := range sent {
 		h := packet.Header{BTH: packet.BTH{Opcode: r.op}, RETH: packet.RETH{Length: r.length}}
@@ -77,10 +77,10 @@ func TestMessagesAreCountedUpToGap(t *testing.T) {
 
 func TestSkippedGapStartsTheCountAnew(t *testing.T) {
 	s := streamOf(256, sentRequest{sendOnly, 10, 0}, sentRequest{sendOnly, 13, 0}, sentRequest{readReq, 14, 700}, sentRequest{sendOnly, 17, 0})
-	s.msn.holds(5, 1, 1)
+	s.msn.base.holds(5, 1, 1)
 	s.skip(conversation.Origin + 13)
-	if n, ok := s.msgsBelow(conversation.Origin + 17); !ok || n != 2 || s.contiguous != s.next || s.msn.known {
-		t.Errorf("%d messages, known: %v, up to PSN %d, MSN known: %v", n, ok, conversation.Wrap(s.contiguous), s.msn.known)
+	if n, ok := s.msgsBelow(conversation.Origin + 17); !ok || n != 2 || s.contiguous != s.next || s.msn.base.known {
+		t.Errorf("%d messages, known: %v, up to PSN %d, MSN known: %v", n, ok, conversation.Wrap(s.contiguous), s.msn.base.known)
 	}
 	s.skip(conversation.Origin + 15) // inside of the READ
 	if n, ok := s.msgsBelow(conversation.Origin + 17); !ok || n != 0 || s.base != conversation.Origin+17 {

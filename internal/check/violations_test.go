@@ -64,6 +64,17 @@ var broken = []struct {
 		t.edit(t.nth(ack, 1), func(p *capture.Packet) { p.PKey = 0x8001 })
 	}},
 	{ruleQPN, "pp-ud", func(t *recording) { t.edit(0, func(p *capture.Packet) { p.DestQP = 0 }) }},
+	{ruleTTL, "pp-ud", func(t *recording) { t.raw(0, func(b []byte) { b[atIP+8] = 0 }) }},
+	{ruleGSI, "cm-rping", func(t *recording) { t.edit(0, func(p *capture.Packet) { p.DETH.SrcQP = 2 }) }},
+	{ruleBECN, "write-lat-2b", func(t *recording) { t.edit(t.nth(writeOnly, 2), func(p *capture.Packet) { p.BECN = true }) }},
+	{ruleStray, "write-lat-2b", func(t *recording) { t.edit(t.nth(writeOnly, 2), func(p *capture.Packet) { p.DestQP++ }) }},
+	{ruleService, "write-lat-2b", func(t *recording) {
+		t.edit(t.nth(writeOnly, 4), func(p *capture.Packet) { p.Opcode |= packet.Opcode(packet.UC) })
+	}},
+	{rulePSNOrder, "write-lat-2b", func(t *recording) {
+		t.edit(t.nth(writeOnly, 4), func(p *capture.Packet) { p.PSN += 1000 })
+		t.number()
+	}},
 	{ruleQKey, "cm-rping", func(t *recording) { t.edit(0, func(p *capture.Packet) { p.DETH.QKey = 1 }) }},
 	{ruleCNP, "write-lat-2b", func(t *recording) { t.cnp(t.nth(ack, 1), false) }},
 	{ruleCNPPace, "write-lat-2b", func(t *recording) {
@@ -114,7 +125,7 @@ var broken = []struct {
 
 	{ruleAckUnseen, "pp-rc-mtu1024", func(t *recording) { t.drop(t.nth(sendMiddle, 10)) }},
 	{ruleAckOrder, "write-bw-rc", func(t *recording) {
-		t.rs = append(t.rs, t.rs[t.nth(ack, 0)])
+		t.insert(len(t.rs), t.rs[t.nth(ack, 0)])
 		t.number()
 	}},
 	{ruleAnswerKind, "read-lat-5b", func(t *recording) {

@@ -16,7 +16,14 @@ const maxCutFrame = 1<<16 + 64
 
 // Parse is capture.Parse that also parses a frame of which the capture has only a part, if that
 // contains all of the headers. Record.Data stays as captured.
-func Parse(r capture.Record) (*capture.Packet, error) {
+func Parse(r capture.Record) (*capture.Packet, error) { return parse(r, headerEnd) }
+
+// ParseBTH is Parse that needs only the BTH of a cut frame. Headers that the capture lacks are
+// zero.
+func ParseBTH(r capture.Record) (*capture.Packet, error) { return parse(r, bthEnd) }
+
+// parse parses a frame that may be cut after the end of what is needed.
+func parse(r capture.Record, needed func(p *capture.Packet) int) (*capture.Packet, error) {
 	p, err := capture.Parse(r)
 	if err == nil || !IsCut(r) || r.Length > maxCutFrame {
 		return p, err
@@ -25,7 +32,7 @@ func Parse(r capture.Record) (*capture.Packet, error) {
 	whole.Data = make([]byte, r.Length)
 	copy(whole.Data, r.Data)
 	p, wholeErr := capture.Parse(whole)
-	if wholeErr != nil || p.Err != nil || headerEnd(p) > len(r.Data) {
+	if wholeErr != nil || p.Err != nil || needed(p) > len(r.Data) {
 		return nil, err
 	}
 	covered := p.Transport[:len(p.Transport)-packet.ICRCLen]
@@ -46,7 +53,7 @@ func CutKey(r capture.Record) (k FlowKey, ok bool) {
 	whole.Data = make([]byte, r.Length)
 	copy(whole.Data, r.Data)
 	p, err := capture.Parse(whole)
-	if err != nil || len(r.Data) < frameLen(p)-len(p.Transport)+packet.BTHLen {
+	if err != nil || len(r.Data) < bthEnd(p) {
 		return k, false
 	}
 	return KeyOf(p), true
@@ -54,6 +61,9 @@ func CutKey(r capture.Record) (k FlowKey, ok bool) {
 
 // frameLen returns the length of a frame up to its ICRC.
 func frameLen(p *capture.Packet) int { return p.Length - len(p.Trailer) }
+
+// bthEnd returns the length of a frame up to the end of its BTH.
+func bthEnd(p *capture.Packet) int { return frameLen(p) - len(p.Transport) + packet.BTHLen }
 
 // headerEnd returns the length of all headers of a frame.
 func headerEnd(p *capture.Packet) int {

@@ -22,6 +22,8 @@ type PathMTU struct {
 	payloads int  // FIRST and MIDDLE packets with the length of a path MTU
 	segments bool // a FIRST or MIDDLE packet with a payload, of any length
 	largest  int  // payload
+	odd      int  // FIRST and MIDDLE packets with another length
+	oddLen   Majority
 
 	read *packet.Header // the request before, if it is a READ of at least one byte
 }
@@ -32,6 +34,10 @@ func (m *PathMTU) Add(h *packet.Header, payload int) {
 	m.largest = max(m.largest, payload)
 	if in.Payload && (in.Position == packet.First || in.Position == packet.Middle) {
 		m.segments = true
+		if !ValidMTU(payload) {
+			m.odd++
+			m.oddLen.Add(uint16(payload))
+		}
 		for k := range m.votes {
 			if payload == minPathMTU<<k {
 				m.votes[k] += payloadVotes
@@ -64,6 +70,10 @@ func (m *PathMTU) Merge(o *PathMTU) {
 	m.payloads += o.payloads
 	m.segments = m.segments || o.segments
 	m.largest = max(m.largest, o.largest)
+	m.odd += o.odd
+	if o.oddLen.Votes() > m.oddLen.Votes() {
+		m.oddLen = o.oddLen
+	}
 }
 
 // Value returns the path MTU with the most votes, the smaller one of two. Where no FIRST or MIDDLE
@@ -80,6 +90,15 @@ func (m *PathMTU) Value() (mtu int, shown bool) {
 		best = numMTUs - 1
 	}
 	return minPathMTU << best, m.payloads > 0
+}
+
+// Impossible returns the length of most FIRST and MIDDLE packets, if there are several and it is no
+// path MTU; otherwise 0.
+func (m *PathMTU) Impossible() int {
+	if m.odd > 1 && m.odd > 2*m.payloads && m.oddLen.Votes() > m.odd/2 {
+		return int(m.oddLen.Value())
+	}
+	return 0
 }
 
 // Fits returns a payload length that the path MTU allows for certain.

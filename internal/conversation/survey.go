@@ -36,9 +36,14 @@ func (k FlowKey) String() string { return fmt.Sprintf("%v > %v QP %#x", k.Src, k
 type Flow struct {
 	FlowKey
 	Number   int    // in the order of their first packets
-	PKey     uint16 // of the first packet
 	SrcPort  uint16 // UDP source port of the first packet
-	Peer     *Flow  // the opposite direction of the connection, nil if it is not known
+	PKeys    Majority
+	Services Majority
+	Packets  int
+	Requests int   // of the packets
+	First    int   // number of the first packet in the capture
+	Last     int   // and of the last one
+	Peer     *Flow // the opposite direction of the connection, nil if it is not known
 	MTU      PathMTU
 	reliable bool // RC or XRC
 	votes    map[*Flow]int
@@ -108,8 +113,13 @@ func (s *Survey) Add(p *capture.Packet) {
 		return
 	}
 	f.MTU.Add(&p.Header, len(p.Payload))
+	f.PKeys.Add(p.PKey & 0x7fff)
+	f.Services.Add(uint16(p.Opcode.Service()))
+	f.Packets++
+	f.Last = p.No
 	f.reliable = f.reliable || p.Opcode.Service() != packet.UC
 	if in := p.Opcode.Info(); in.Request {
+		f.Requests++
 		s.remember(sentRequest{f, in, p.AckReq}, requestKey{p.Src, p.Dst, p.PSN})
 	} else {
 		s.vote(f, p)
@@ -124,7 +134,7 @@ func (s *Survey) add(p *capture.Packet) *Flow {
 		if len(s.list) == MaxFlows {
 			return nil
 		}
-		f = &Flow{FlowKey: k, Number: len(s.list), SrcPort: p.SrcPort, PKey: p.PKey, votes: map[*Flow]int{}}
+		f = &Flow{FlowKey: k, Number: len(s.list), SrcPort: p.SrcPort, First: p.No, votes: map[*Flow]int{}}
 		s.flows[k] = f
 		s.list = append(s.list, f)
 	}

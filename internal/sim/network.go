@@ -89,6 +89,11 @@ func (sim *simulation) buildNetwork(seed uint64) error {
 		if sim.profile.Rate > 0 {
 			link = &cable{Link: link, perByte: 8 / sim.profile.Rate, buffer: int64(sim.profile.Buffer)}
 		}
+		if i == 0 && sim.profile.Tap != nil {
+			link = wire.NewCaptureLink(link, sim.profile.Tap, wire.CaptureOptions{
+				MAC: func() [6]byte { return mac }, Wall: func(now int64) int64 { return now },
+			})
+		}
 		link = &hashingLink{Link: link, sim: sim}
 		d, err := engine.AddDevice(nic.DeviceConfig{Name: fmt.Sprint("sim", i), Link: link,
 			Iface: wire.StaticInterface("sim", mac, 9000, addr)})

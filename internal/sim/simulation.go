@@ -11,6 +11,7 @@ import (
 	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/packet"
+	"softroce/wire"
 )
 
 // A Profile is the size of a run and the chances of its faults.
@@ -47,6 +48,8 @@ type Profile struct {
 	Buffer    time.Duration // time until a full send buffer of a cable is empty
 	MTU       int           // path MTU; 0: drawn for each pair
 	LongReads int           // READs of a queue pair that are longer than MaxMessage: about Source bytes
+
+	Tap wire.FrameSink // receives the frames at the port of the first NIC, if it is not nil
 }
 
 // memory returns the size of a program's memory: for each work request at most one target and one

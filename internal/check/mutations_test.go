@@ -1,0 +1,589 @@
+package check
+
+import (
+	"slices"
+	"time"
+
+	"softroce/capture"
+	"softroce/cm"
+	"softroce/packet"
+)
+
+// A mutation makes a capture in which one NIC certainly violates one rule.
+type mutation struct {
+	name   string
+	rule   Rule
+	party  Party                       // who violates it; "" for the sender of the packet that is changed
+	at     func(s *source, i int) bool // reports whether the i-th packet can be changed
+	change func(t *recording, i int)   // changes it, or the packets around it
+}
+
+// Conditions on packets.
+
+type condition = func(s *source, i int) bool
+
+func all(cs ...condition) condition {
+	return func(s *source, i int) bool {
+		return !slices.ContainsFunc(cs, func(c condition) bool { return !c(s, i) })
+	}
+}
+
+func anyPacket(*source, int) bool { return true }
+
+func not(c condition) condition { return func(s *source, i int) bool { return !c(s, i) } }
+
+// calm holds for connections without loss that the capture has both directions of.
+func calm(s *source, i int) bool {
+	f := s.flows[i]
+	return s.calm && f != nil && f.Peer != nil
+}
+
+func calmUC(s *source, i int) bool {
+	f := s.flows[i]
+	return s.calm && f != nil && s.ps[i].Opcode.Service() == packet.UC
+}
+
+func service_(v packet.Service) condition {
+	return func(s *source, i int) bool { return s.ps[i].Opcode.Service() == v }
+}
+
+func kind(ks ...packet.Kind) condition {
+	return func(s *source, i int) bool { return slices.Contains(ks, s.ps[i].Opcode.Info().Kind) }
+}
+
+func position_(ps ...packet.Position) condition {
+	return func(s *source, i int) bool { return slices.Contains(ps, s.ps[i].Opcode.Info().Position) }
+}
+
+func isRequest(s *source, i int) bool { return s.ps[i].Opcode.Info().Request }
+
+func positive(s *source, i int) bool {
+	p := s.ps[i]
+	return p.Opcode.Info().Headers&packet.HasAETH != 0 && p.AETH.Syndrome.IsACK()
+}
+
+func syndrome(v packet.Syndrome) condition {
+	return func(s *source, i int) bool {
+		p := s.ps[i]
+		return p.Opcode.Info().Kind == packet.KindAck && p.AETH.Syndrome == v
+	}
+}
+
+func rnrNAK(s *source, i int) bool {
+	p := s.ps[i]
+	return p.Opcode.Info().Kind == packet.KindAck && p.AETH.Syndrome.IsRNR()
+}
+
+func hasPayload(s *source, i int) bool { return len(s.ps[i].Payload) > 0 }
+
+// fewer and more tell how many requests of the stream are before and after a packet.
+func requestsBefore(n int) condition {
+	return func(s *source, i int) bool {
+		t := s.stream(i)
+		return t != nil && len(t.requests) > n && t.requests[n] <= i
+	}
+}
+
+func requestsAfter(n int) condition {
+	return func(s *source, i int) bool {
+		t := s.stream(i)
+		return t != nil && len(t.requests) >= n && (n == 0 || t.requests[len(t.requests)-n] > i)
+	}
+}
+
+func repliesBefore(n int) condition {
+	return func(s *source, i int) bool {
+		t := s.stream(i)
+		return t != nil && (n == 0 || len(t.replies) >= n && t.replies[n-1] < i)
+	}
+}
+
+func repliesAfter(n int) condition {
+	return func(s *source, i int) bool {
+		t := s.stream(i)
+		return t != nil && len(t.replies) >= n && (n == 0 || t.replies[len(t.replies)-n] > i)
+	}
+}
+
+// sentAgain holds for requests that were sent before, unchanged.
+func sentAgain(s *source, i int) bool {
+	t := s.stream(i)
+	if t == nil || !isRequest(s, i) {
+		return false
+	}
+	for _, k := range t.requests {
+		if k >= i {
+			return false
+		}
+		if p, q := s.ps[k], s.ps[i]; p.PSN == q.PSN && p.Opcode == q.Opcode && len(p.Payload) == len(q.Payload) && p.RETH.VA == q.RETH.VA && p.ID != q.ID {
+			return true
+		}
+	}
+	return false
+}
+
+// next reexchanges the index of the next packet of the same flow.
+func (s *source) nextOfFlow(i int) int {
+	for k := i + 1; k < len(s.ps); k++ {
+		if s.flows[k] == s.flows[i] {
+			return k
+		}
+	}
+	return -1
+}
+
+// followedBy holds if the next packet of the flow meets a condition.
+func followedBy(c condition) condition {
+	return func(s *source, i int) bool {
+		k := s.nextOfFlow(i)
+		return k >= 0 && c(s, k)
+	}
+}
+
+// Changes of packets.
+
+func edit(f func(p *capture.Packet)) func(*recording, int) {
+	return func(t *recording, i int) { t.edit(i, f) }
+}
+
+func rawByte(at int, f func(b byte) byte) func(*recording, int) {
+	return func(t *recording, i int) { t.raw(i, func(b []byte) { b[at] = f(b[at]) }) }
+}
+
+// numbered sets Identifications that show the order of the changed capture.
+func numbered(f func(*recording, int)) func(*recording, int) {
+	return func(t *recording, i int) {
+		f(t, i)
+		t.number()
+	}
+}
+
+// again inserts a changed copy of the i-th packet after it.
+func again(after time.Duration, f func(p *capture.Packet)) func(*recording, int) {
+	return func(t *recording, i int) {
+		t.insert(i+1, t.rs[i])
+		if f != nil {
+			t.edit(i+1, f)
+		}
+		if after > 0 {
+			t.shift(i+1, after)
+		}
+		t.number()
+	}
+}
+
+func psn(n int) func(*recording, int) {
+	return edit(func(p *capture.Packet) { p.PSN = packet.PSNAdd(p.PSN, n) })
+}
+
+func opcode(change func(o packet.Opcode) packet.Opcode) func(*recording, int) {
+	return edit(func(p *capture.Packet) { p.Opcode = change(p.Opcode) })
+}
+
+// operation changes the operation of an opcode, not its service.
+func operation(op packet.Opcode) func(*recording, int) {
+	return edit(func(p *capture.Packet) {
+		p.Opcode = packet.Opcode(p.Opcode.Service()) | op
+		if p.Opcode.Info().Headers&packet.HasAETH != 0 {
+			p.AETH.Syndrome = packet.CreditsUnlimited
+		}
+		if !p.Opcode.Info().Payload {
+			p.Payload = nil
+		}
+	})
+}
+
+func msn(n int) func(*recording, int) {
+	return edit(func(p *capture.Packet) { p.AETH.MSN = packet.PSNAdd(p.AETH.MSN, n) })
+}
+
+// swapNext exchanges the i-th packet and the next one of its flow.
+func swapNext(t *recording, i int) {
+	p := t.parse(i)
+	for k := i + 1; k < len(t.rs); k++ {
+		if q := t.parse(k); q.Src == p.Src && q.Dst == p.Dst && q.DestQP == p.DestQP {
+			t.swap(i, k)
+			return
+		}
+	}
+}
+
+func short(n int) func(*recording, int) {
+	return edit(func(p *capture.Packet) { p.Payload = p.Payload[:len(p.Payload)-n] })
+}
+
+// removeResponse removes the whole response to the request at i.
+func removeResponse(t *recording, i int) {
+	p := t.parse(i)
+	n := 1
+	if p.Opcode.Info().Kind == packet.KindRead {
+		n = 1 << 16
+	}
+	begun := false
+	for k := i + 1; k < len(t.rs) && n > 0; k++ {
+		q := t.parse(k)
+		if q.Src != p.Dst || q.Opcode.Info().Request || q.Opcode.Info().Kind == packet.KindAck {
+			continue
+		}
+		if !begun && q.PSN != p.PSN {
+			continue
+		}
+		begun = true
+		ends := q.Opcode.Info().Position.EndsMessage()
+		t.drop(k)
+		k--
+		n--
+		if ends {
+			return
+		}
+	}
+}
+
+func afterTime(d time.Duration) condition {
+	return func(s *source, i int) bool { return i > 0 && s.rs[i].Time.Sub(s.rs[i-1].Time) >= d }
+}
+
+var (
+	sendOrWrite = kind(packet.KindSend, packet.KindWrite)
+	isRead      = kind(packet.KindRead)
+	isAtomic    = kind(packet.KindCompareSwap, packet.KindFetchAdd)
+	isResponse  = kind(packet.KindReadResponse)
+	isAck       = all(kind(packet.KindAck), positive)
+	toGSI       = func(s *source, i int) bool {
+		return s.ps[i].DestQP == cm.GSIQPN && s.ps[i].Opcode.Service() == packet.UD
+	}
+	midStream = all(calm, isRequest, requestsBefore(2), requestsAfter(2))
+)
+
+var mutations = []mutation{
+	// Rules of a single packet.
+	{"UDP length", ruleFrame, "", all(anyPacket), func(t *recording, i int) {
+		t.rs[i].Data = slices.Clone(t.rs[i].Data)
+		t.rs[i].Data[atUDP+5] ^= 4
+	}},
+	{"IP checksum", ruleIPChecksum, "", anyPacket, func(t *recording, i int) {
+		t.rs[i].Data = slices.Clone(t.rs[i].Data)
+		t.rs[i].Data[atIP+11] ^= 1
+	}},
+	{"UDP checksum", ruleUDPSum, "", anyPacket, rawByte(atUDP+6, func(byte) byte { return 0x12 })},
+	{"source is a multicast address", ruleAddress, "", anyPacket, rawByte(atIP+12, func(byte) byte { return 224 })},
+	{"a request to a multicast address", ruleAddress, "", all(calm, isRequest), rawByte(atIP+16, func(byte) byte { return 239 })},
+	{"TTL 0", ruleTTL, "", anyPacket, rawByte(atIP+8, func(byte) byte { return 0 })},
+	{"ICRC", ruleICRC, "", anyPacket, func(t *recording, i int) {
+		t.rs[i].Data = slices.Clone(t.rs[i].Data)
+		t.rs[i].Data[len(t.rs[i].Data)-1] ^= 1
+	}},
+	{"payload without a new ICRC", ruleICRC, "", hasPayload, func(t *recording, i int) {
+		t.rs[i].Data = slices.Clone(t.rs[i].Data)
+		t.rs[i].Data[len(t.rs[i].Data)-packet.ICRCLen-1] ^= 1
+	}},
+	{"unassigned opcode", ruleOpcode, "", calm, rawByte(atBTH, func(b byte) byte { return b&0xe0 | 0x1f })},
+	{"headers are cut", ruleShort, "", func(s *source, i int) bool { return s.ps[i].Opcode.Info().HeaderLen > packet.BTHLen },
+		func(t *recording, i int) { t.cut(i, packet.BTHLen) }},
+	{"transport version 1", ruleTVer, "", anyPacket, rawByte(atBTH+1, func(b byte) byte { return b | 1 })},
+	{"reserved bits beside AckReq", ruleReserved, "", anyPacket, rawByte(atBTH+8, func(b byte) byte { return b | 0x40 })},
+	{"reserved bits beside FECN", ruleReserved, "", anyPacket, rawByte(atBTH+4, func(b byte) byte { return b | 1 })},
+	{"reserved bits of XRCETH", ruleReserved, "", func(s *source, i int) bool { return s.ps[i].Opcode.Info().Headers&packet.HasXRCETH != 0 },
+		edit(func(p *capture.Packet) { p.XRCResv = 1 })},
+	{"pad is not zero", rulePad, "", func(s *source, i int) bool { return s.ps[i].Pad > 0 }, func(t *recording, i int) {
+		t.raw(i, func(b []byte) { b[len(b)-packet.ICRCLen-1] = 7 })
+	}},
+	{"a First or Middle is short", ruleLength, "", all(calm, isRequest, position_(packet.First, packet.Middle)), short(4)},
+	{"a First of 700 bytes", ruleLength, "", all(calm, isRequest, position_(packet.First), func(s *source, i int) bool { return len(s.ps[i].Payload) > 700 }),
+		edit(func(p *capture.Packet) { p.Payload = p.Payload[:700] })},
+	{"a Last is empty", ruleLength, "", all(calm, kind(packet.KindSend), position_(packet.Last)), edit(func(p *capture.Packet) { p.Payload = nil })},
+	{"a Last is longer than the path MTU", ruleLength, "", all(calm, kind(packet.KindSend), position_(packet.Last)), edit(func(p *capture.Packet) { p.Payload = make([]byte, 4100) })},
+	{"a READ response's Middle is short", ruleLength, "", all(calm, isResponse, position_(packet.First, packet.Middle)), short(4)},
+	{"a path MTU of 700", ruleLength, PartyRequester, all(calm, kind(packet.KindSend), position_(packet.First), requestsBefore(0), not(requestsBefore(1)), onlySends), mtu700},
+	{"an ACK with payload", rulePayload, "", all(calm, kind(packet.KindAck)), func(t *recording, i int) { t.cut(i, packet.BTHLen+packet.AETHLen+4) }},
+	{"length of a RETH", ruleDMALength, "", all(calm, kind(packet.KindWrite), position_(packet.First, packet.Only)), edit(func(p *capture.Packet) { p.RETH.Length += 4 })},
+	{"a WRITE's Last is short", ruleDMALength, "", all(calm, kind(packet.KindWrite), position_(packet.Last), func(s *source, i int) bool { return len(s.ps[i].Payload) > 4 }), short(4)},
+	{"reserved syndrome", ruleSyndrome, "", all(calm, kind(packet.KindAck)), edit(func(p *capture.Packet) { p.AETH.Syndrome = 0x40 })},
+	{"unassigned NAK code", ruleSyndrome, "", all(calm, kind(packet.KindAck)), edit(func(p *capture.Packet) { p.AETH.Syndrome = 0x6f })},
+	{"a READ response with a NAK", ruleSyndrome, "", all(calm, isResponse, positive), edit(func(p *capture.Packet) { p.AETH.Syndrome = packet.NAKSequence })},
+	{"solicited event", ruleSolicited, "", all(calm, func(s *source, i int) bool {
+		in := s.ps[i].Opcode.Info()
+		return !(in.Position.EndsMessage() && in.ConsumesRecv)
+	}), edit(func(p *capture.Packet) { p.Solicited = true })},
+	{"P_Key of one packet", rulePKey, "", calm, edit(func(p *capture.Packet) { p.PKey = 0x8001 })},
+	{"P_Key 0", rulePKey, "", anyPacket, edit(func(p *capture.Packet) { p.PKey = 0x8000 })},
+	{"P_Key of a direction", rulePKey, "-", all(calm, requestsBefore(0), not(requestsBefore(1))), func(t *recording, i int) {
+		p := t.parse(i)
+		for k := range t.rs {
+			if q := t.parse(k); q.Src == p.Src && q.DestQP == p.DestQP {
+				t.edit(k, func(p *capture.Packet) { p.PKey = 0x8001 })
+			}
+		}
+	}},
+	{"to QP 0", ruleQPN, "", anyPacket, edit(func(p *capture.Packet) { p.DestQP = 0 })},
+	{"a connection's packet to QP 1", ruleQPN, "", calm, edit(func(p *capture.Packet) { p.DestQP = 1 })},
+	{"Q_Key of QP 1", ruleQKey, "", toGSI, edit(func(p *capture.Packet) { p.DETH.QKey = 1 })},
+	{"source QP of a datagram to QP 1", ruleGSI, "", toGSI, edit(func(p *capture.Packet) { p.DETH.SrcQP = 2 })},
+	{"a MAD of 252 bytes", ruleGSI, "", toGSI, short(4)},
+	{"a CNP without BECN", ruleCNP, "", isAck, func(t *recording, i int) { t.cnp(i, false) }},
+	{"two CNPs at once", ruleCNPPace, "", isAck, func(t *recording, i int) {
+		t.cnp(i, true)
+		t.cnp(i, true)
+	}},
+	{"BECN in a request", ruleBECN, "", all(calm, isRequest), edit(func(p *capture.Packet) { p.BECN = true })},
+	{"another service", ruleService, "", all(calm, isRequest, requestsBefore(1), sendOrWrite, service_(packet.RC)), opcode(func(o packet.Opcode) packet.Opcode { return o | packet.Opcode(packet.UC) })},
+	{"an ACK of another service", ruleService, "", all(calm, manyReplies(2), service_(packet.RC), kind(packet.KindAck)), opcode(func(o packet.Opcode) packet.Opcode { return o | packet.Opcode(packet.XRC) })},
+	{"a datagram to a connected QP", ruleService, "", all(midStream, service_(packet.RC), kind(packet.KindSend), position_(packet.Only)), edit(func(p *capture.Packet) {
+		p.Opcode, p.DETH = udSend, packet.DETH{QKey: 0x11111111, SrcQP: 77}
+	})},
+	{"a request to another QP", ruleStray, "", all(midStream), edit(func(p *capture.Packet) { p.DestQP ^= 0x40000 })},
+	{"a reply to another QP", ruleStray, "", all(calm, not(isRequest), repliesBefore(1), repliesAfter(1)), edit(func(p *capture.Packet) { p.DestQP ^= 0x40000 })},
+	{"a request from another host", ruleStray, "", midStream, rawByte(atIP+15, func(b byte) byte { return b ^ 0x20 })},
+	{"a reply from another host", ruleStray, "", all(calm, not(isRequest), repliesBefore(1), repliesAfter(1)), rawByte(atIP+15, func(b byte) byte { return b ^ 0x20 })},
+	{"the source is the destination", ruleStray, "", midStream, func(t *recording, i int) {
+		t.raw(i, func(b []byte) { copy(b[atIP+12:atIP+16], b[atIP+16:atIP+20]) })
+	}},
+
+	// Rules of a requester.
+	{"First to Only", ruleSequence, PartyRequester, all(calm, isRequest, kind(packet.KindSend), position_(packet.First)), operation(packet.SendOnly)},
+	{"First to Middle", ruleSequence, PartyRequester, all(midStream, kind(packet.KindSend), position_(packet.First)), operation(packet.SendMiddle)},
+	{"Middle to Last", ruleSequence, PartyRequester, all(calm, isRequest, kind(packet.KindSend), position_(packet.Middle)), operation(packet.SendLast)},
+	{"Last to Middle", ruleSequence, PartyRequester, all(midStream, kind(packet.KindSend), position_(packet.Last), func(s *source, i int) bool {
+		mtu, _ := s.flows[i].PathMTU().Value()
+		return len(s.ps[i].Payload) == mtu
+	}), operation(packet.SendMiddle)},
+	{"Only to Last", ruleSequence, PartyRequester, all(midStream, kind(packet.KindSend), position_(packet.Only), hasPayload), operation(packet.SendLast)},
+	{"SEND to WRITE inside a message", ruleSequence, PartyRequester, all(calm, isRequest, kind(packet.KindSend), position_(packet.Middle)), operation(packet.WriteMiddle)},
+	{"UC: Middle to Last", ruleSequence, PartyRequester, all(calmUC, kind(packet.KindSend), position_(packet.Middle)), operation(packet.SendLast)},
+	{"PSN one up", rulePSNOrder, PartyRequester, all(midStream, not(isRead)), psn(1)},
+	{"PSN one down", rulePSNOrder, PartyRequester, all(midStream, not(isRead)), psn(-1)},
+	{"PSN 1000 up", rulePSNOrder, PartyRequester, midStream, psn(1000)},
+	{"PSN 1000 down", rulePSNOrder, PartyRequester, midStream, psn(-1000)},
+	{"PSN far off", rulePSNOrder, PartyRequester, midStream, psn(1 << 22)},
+	{"two requests are swapped", rulePSNOrder, PartyRequester, all(midStream, followedBy(isRequest), not(isRead), followedBy(not(isRead))), numbered(swapNext)},
+	{"a request is left out", rulePSNOrder, PartyRequester, all(midStream, not(isRead), followedBy(isRequest)), numbered(func(t *recording, i int) { t.drop(i) })},
+	{"a request in the PSNs of a READ", rulePSNOverlap, PartyRequester, all(calm, isRead, func(s *source, i int) bool {
+		mtu, shown := s.flows[i].PathMTU().Value()
+		return shown && int(s.ps[i].RETH.Length) > mtu
+	}), again(0, func(p *capture.Packet) {
+		p.Opcode, p.PSN = packet.Opcode(p.Opcode.Service())|packet.SendOnly, packet.PSNAdd(p.PSN, 1)
+	})},
+	{"payload of a retransmission", ruleSame, PartyRequester, all(sentAgain, hasPayload), edit(func(p *capture.Packet) {
+		p.Payload = slices.Clone(p.Payload)
+		p.Payload[len(p.Payload)/2] ^= 1
+	})},
+	{"operands of a retransmitted atomic", ruleSame, PartyRequester, all(sentAgain, isAtomic), edit(func(p *capture.Packet) { p.Atomic.SwapAdd++ })},
+	{"address of a retransmission", ruleSame, PartyRequester, all(sentAgain, kind(packet.KindWrite), position_(packet.First, packet.Only)), edit(func(p *capture.Packet) { p.RETH.VA += 8 })},
+	{"the retransmission after a NAK leaves out its PSN", ruleResendPSN, PartyRequester, all(sentAgain, answersNAK, followedBy(sentAgain), lastTransmission, answered), func(t *recording, i int) { t.drop(i) }},
+	{"retransmission of what a NAK acknowledges", ruleResendAcked, PartyRequester, packetOf("loss-write-resp", 45), func(t *recording, i int) {
+		t.insert(45, t.rs[28-1])
+		t.insert(46, t.rs[29-1])
+		t.shift(45, 67*time.Millisecond)
+		t.number()
+	}},
+	{"waits for RNR NAKs are short", ruleRNRWait, PartyRequester, packetOf("vp-rnr", 1), func(t *recording, _ int) {
+		for i := 1; i < 9; i++ {
+			t.shift(t.nth(sendOnly, i), -20*time.Millisecond)
+		}
+	}},
+	{"retransmission at once", ruleRetryInterval, PartyRequester, all(midStream, sendOrWrite, position_(packet.Only)), again(0, nil)},
+	{"UC: retransmission", ruleUCRepeat, PartyRequester, all(calmUC, requestsBefore(4)), again(20*time.Microsecond, nil)},
+	{"a READ or atomic without response", ruleUnanswered, PartyRequester, all(calm, kind(packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd), requestsBefore(1), noACKOfIt, goesOn(3)), removeResponse},
+
+	// Rules of a responder.
+	{"ACK of a PSN that was not sent", ruleAckUnseen, PartyResponder, all(calm, isAck, manyReplies(3)), psn(1000)},
+	{"a request is not in the capture", ruleAckUnseen, PartyResponder, all(midStream, not(isRead), repliesBefore(1), answered), func(t *recording, i int) { t.drop(i) }},
+	{"ACK of a PSN before", ruleAckOrder, PartyResponder, all(calm, isAck, repliesBefore(4), repliesAfter(1), previousWithin(3)), psn(-3)},
+	{"an ACK is repeated later", ruleAckOrder, PartyResponder, all(calm, isAck, repliesBefore(4), previousAck), func(t *recording, i int) {
+		for k := i - 1; k >= 0; k-- {
+			if p, q := t.parse(k), t.parse(i); p.Src == q.Src && p.DestQP == q.DestQP && p.Opcode == q.Opcode && p.PSN != q.PSN {
+				t.insert(i+1, t.rs[k])
+				t.number()
+				return
+			}
+		}
+	}},
+	{"an ACK for a READ", ruleAnswerKind, PartyResponder, all(calm, isResponse, position_(packet.Only), nothingElseToAck), operation(packet.Acknowledge)},
+	{"an ACK for an atomic", ruleAnswerKind, PartyResponder, all(calm, kind(packet.KindAtomicAck), nothingElseToAck), operation(packet.Acknowledge)},
+	{"a READ response for an atomic", ruleAnswerKind, PartyResponder, all(calm, kind(packet.KindAtomicAck)), operation(packet.ReadResponseOnly)},
+	{"an atomic's response for a READ", ruleAnswerKind, PartyResponder, all(calm, isResponse, position_(packet.Only)), operation(packet.AtomicAcknowledge)},
+	{"a READ response for a SEND or WRITE", ruleAnswerKind, PartyResponder, all(calm, isAck), operation(packet.ReadResponseOnly)},
+	{"MSN one up", ruleMSN, PartyResponder, all(calm, positive, exactMSN, manyReplies(4)), msn(1)},
+	{"MSN one down", ruleMSN, PartyResponder, all(calm, positive, exactMSN, manyReplies(4)), msn(-1)},
+	{"MSN far off", ruleMSN, PartyResponder, all(calm, positive, exactMSN, manyReplies(4)), msn(100000)},
+	{"MSN of the first reply", ruleMSN, PartyResponder, all(calm, positive, exactMSN, not(repliesBefore(1)), manyReplies(4)), msn(3)},
+	{"MSN from here on", ruleMSN, PartyResponder, all(calm, positive, onlyACKs, repliesBefore(3), repliesAfter(3)), func(t *recording, i int) {
+		p := t.parse(i)
+		for k := i; k < len(t.rs); k++ {
+			if q := t.parse(k); q.Src == p.Src && q.DestQP == p.DestQP && q.Opcode.Info().Headers&packet.HasAETH != 0 {
+				msn(1)(t, k)
+			}
+		}
+	}},
+	{"a sequence NAK again", ruleNAKOnce, PartyResponder, all(syndrome(packet.NAKSequence), noRNR), again(0, nil)},
+	{"NAK of an acknowledged PSN", ruleNAKCause, PartyResponder, all(calm, isAck, repliesBefore(2), manyReplies(4)), again(0, func(p *capture.Packet) {
+		p.AETH.Syndrome = packet.NAKSequence
+	})},
+	{"RNR NAK for a WRITE", ruleRNRTarget, PartyResponder, all(calm, isAck, answersWrite), func(t *recording, i int) {
+		t.insert(i, t.rs[i])
+		t.edit(i, func(p *capture.Packet) {
+			p.AETH.Syndrome, p.AETH.MSN = packet.SyndromeRNR|1, packet.PSNAdd(p.AETH.MSN, -1)
+		})
+		t.number()
+	}},
+	{"RNR NAK again", ruleRNROnce, PartyResponder, all(rnrNAK, repliesBefore(1)), again(0, nil)},
+	{"reply after a fatal NAK", ruleAfterFatal, PartyResponder, all(calm, isAck, repliesAfter(1)), edit(func(p *capture.Packet) {
+		p.AETH.Syndrome = packet.NAKRemoteAccess
+	})},
+	{"READ response: Middle to Last", ruleReadOpcode, PartyResponder, all(calm, isResponse, position_(packet.Middle), repliesBefore(2)), edit(func(p *capture.Packet) {
+		p.Opcode, p.AETH.Syndrome = packet.Opcode(p.Opcode.Service())|packet.ReadResponseLast, packet.CreditsUnlimited
+	})},
+	{"READ response: First to Only", ruleReadOpcode, PartyResponder, all(calm, isResponse, position_(packet.First)), operation(packet.ReadResponseOnly)},
+	{"READ response: Last is short", ruleReadLength, PartyResponder, all(calm, isResponse, position_(packet.Last), func(s *source, i int) bool { return len(s.ps[i].Payload) > 4 }), short(4)},
+	{"READ response: Only is short", ruleReadLength, PartyResponder, all(calm, isResponse, position_(packet.Only), func(s *source, i int) bool { return len(s.ps[i].Payload) > 4 }), short(4)},
+	{"READ responses are swapped", ruleReadOrder, PartyResponder, all(calm, isResponse, position_(packet.Middle), followedBy(all(isResponse, position_(packet.Middle)))), numbered(swapNext)},
+	{"a response again", ruleReplyRepeat, PartyResponder, all(calm, kind(packet.KindAtomicAck, packet.KindReadResponse), position_(packet.Only)), again(0, nil)},
+	{"another result of a repeated atomic", ruleAtomicReplay, PartyResponder, resultAgain, edit(func(p *capture.Packet) { p.OrigData++ })},
+	{"an unaligned atomic", ruleAtomicAlign, PartyResponder, all(calm, isAtomic, answered), edit(func(p *capture.Packet) { p.Atomic.VA++ })},
+}
+
+// onlySends holds in captures whose connections only SEND.
+func onlySends(s *source, _ int) bool {
+	for _, p := range s.ps {
+		switch k := p.Opcode.Info().Kind; k {
+		case packet.KindSend, packet.KindAck:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// mtu700 makes 700 the path MTU of the i-th packet's direction.
+func mtu700(t *recording, i int) {
+	p := t.parse(i)
+	for k := range t.rs {
+		q := t.parse(k)
+		if in := q.Opcode.Info(); q.Src == p.Src && q.DestQP == p.DestQP && (in.Position == packet.First || in.Position == packet.Middle) {
+			t.edit(k, func(p *capture.Packet) { p.Payload = make([]byte, 700) })
+		} else if q.Src == p.Src && q.DestQP == p.DestQP && len(q.Payload) > 700 {
+			t.edit(k, func(p *capture.Packet) { p.Payload = make([]byte, 700) })
+		}
+	}
+}
+
+// goesOn holds if n pairs of a reply and a new request follow the response to the request at i.
+func goesOn(n int) condition {
+	return func(s *source, i int) bool {
+		t := s.stream(i)
+		mtu, _ := s.flows[i].PathMTU().Value()
+		exchanges, replied, end := 0, false, packet.PSNAdd(s.ps[i].PSN, packet.PSNCount(s.ps[i].RETH.Length, mtu))
+		for k := i + 1; k < len(s.ps); k++ {
+			if s.stream(k) != t {
+				continue
+			}
+			if !isRequest(s, k) {
+				replied = replied || packet.PSNDiff(s.ps[k].PSN, end) >= 0 && positive(s, k)
+				continue
+			}
+			if replied {
+				exchanges, replied = exchanges+1, false
+			}
+		}
+		return exchanges >= n
+	}
+}
+
+// packetOf holds for one packet of a source.
+func packetOf(name string, no int) condition {
+	return func(s *source, i int) bool { return s.name == name && i+1 == no }
+}
+
+func lastTransmission(s *source, i int) bool {
+	return !slices.ContainsFunc(s.stream(i).requests, func(k int) bool { return k > i && s.ps[k].PSN == s.ps[i].PSN })
+}
+
+// answersNAK holds for the retransmission that begins at the PSN of the NAK before it.
+func answersNAK(s *source, i int) bool {
+	for _, k := range slices.Backward(s.stream(i).replies) {
+		if k < i {
+			return syndrome(packet.NAKSequence)(s, k) && s.ps[k].PSN == s.ps[i].PSN
+		}
+	}
+	return false
+}
+
+// exactMSN holds for replies whose MSN can only have one value: no later request is outstanding
+// that it might count too.
+func exactMSN(s *source, i int) bool {
+	return s.ps[i].Opcode.Info().Kind == packet.KindAck || s.ps[i].Opcode.Info().Position != packet.First && !slices.ContainsFunc(s.stream(i).requests, func(k int) bool {
+		return k < i && packet.PSNDiff(s.ps[k].PSN, s.ps[i].PSN) > 0
+	})
+}
+
+// nothingElseToAck holds for a response if all requests before have a reply, or if new requests
+// follow.
+func nothingElseToAck(s *source, i int) bool {
+	return goesOn(3)(s, i) || slices.ContainsFunc(s.stream(i).replies, func(k int) bool {
+		return k < i && isAck(s, k) && packet.PSNDiff(s.ps[k].PSN, s.ps[i].PSN) == -1
+	})
+}
+
+// noACKOfIt holds for a READ or atomic whose last PSN no ACK has.
+func noACKOfIt(s *source, i int) bool {
+	mtu, _ := s.flows[i].PathMTU().Value()
+	last := packet.PSNAdd(s.ps[i].PSN, packet.PSNCount(s.ps[i].RETH.Length, mtu)-1)
+	return !slices.ContainsFunc(s.stream(i).replies, func(k int) bool { return isAck(s, k) && s.ps[k].PSN == last })
+}
+
+func onlyACKs(s *source, i int) bool {
+	return !slices.ContainsFunc(s.stream(i).replies, func(k int) bool { return s.ps[k].Opcode.Info().Kind != packet.KindAck })
+}
+
+func noRNR(s *source, i int) bool {
+	return !slices.ContainsFunc(s.stream(i).replies, func(k int) bool { return rnrNAK(s, k) })
+}
+
+// previousWithin holds if the reply before has a PSN less than n below.
+func previousWithin(n int) condition {
+	return func(s *source, i int) bool {
+		for _, k := range slices.Backward(s.stream(i).replies) {
+			if k < i {
+				d := packet.PSNDiff(s.ps[i].PSN, s.ps[k].PSN)
+				return isAck(s, k) && d > 0 && d < n
+			}
+		}
+		return false
+	}
+}
+
+// answered holds if a later reply acknowledges the request.
+func answered(s *source, i int) bool {
+	t := s.stream(i)
+	return slices.ContainsFunc(t.replies, func(k int) bool { return k > i && positive(s, k) && packet.PSNDiff(s.ps[k].PSN, s.ps[i].PSN) >= 0 })
+}
+
+// answersWrite holds if a reply acknowledges a WRITE without immediate of one packet.
+func answersWrite(s *source, i int) bool {
+	return slices.ContainsFunc(s.stream(i).requests, func(k int) bool {
+		in := s.ps[k].Opcode.Info()
+		return k < i && s.ps[k].PSN == s.ps[i].PSN && in.Kind == packet.KindWrite && !in.ConsumesRecv && in.Position == packet.Only
+	})
+}
+
+// previousAck holds if the ACK before has another PSN.
+func previousAck(s *source, i int) bool {
+	for _, k := range slices.Backward(s.stream(i).replies) {
+		if k < i && s.ps[k].Opcode == s.ps[i].Opcode {
+			return s.ps[k].PSN != s.ps[i].PSN
+		}
+	}
+	return false
+}
+
+func manyReplies(n int) condition {
+	return func(s *source, i int) bool { return len(s.stream(i).replies) >= n }
+}
+
+// resultAgain holds for a repeated response to an atomic.
+func resultAgain(s *source, i int) bool {
+	p, t := s.ps[i], s.stream(i)
+	return p.Opcode.Info().Kind == packet.KindAtomicAck && t != nil && slices.ContainsFunc(t.replies, func(k int) bool {
+		return k < i && s.ps[k].PSN == p.PSN && s.ps[k].Opcode == p.Opcode && s.ps[k].ID != p.ID
+	})
+}
