@@ -1,7 +1,6 @@
 package cm
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -226,41 +225,4 @@ func (m *Manager) AddressesChanged(n NIC) {
 			id.moved = !ok
 		}
 	}
-}
-
-// IDInfo is an identifier as an operator sees it.
-type IDInfo struct {
-	Device    string         `json:"ifname,omitempty"`
-	Port      int            `json:"port,omitempty"` // of the device
-	Client    uint32         `json:"client"`
-	PID       int            `json:"pid"`
-	UID       uint32         `json:"uid"`
-	Comm      string         `json:"comm"`
-	Handle    uint32         `json:"cm_idn"` // unique among those of the client
-	PortSpace string         `json:"port_space"`
-	State     string         `json:"state"`
-	Src       netip.AddrPort `json:"src"`
-	Dst       netip.AddrPort `json:"dst"`
-	QPN       uint32         `json:"lqpn,omitempty"`
-}
-
-// IDs lists the identifiers of all sessions.
-func (m *Manager) IDs() []IDInfo {
-	var l []IDInfo
-	for s := range m.sessions {
-		for _, h := range s.handles() {
-			id := s.ids[h]
-			i := IDInfo{PortSpace: id.ps.String(), State: id.state.String(), Src: id.src, Dst: id.dst, QPN: id.qpn,
-				Handle: h, Client: s.owner.Client, PID: s.owner.PID, UID: s.owner.UID, Comm: s.owner.Comm}
-			if id.nic != nil {
-				i.Device, i.Port = id.nic.Name(), 1
-			}
-			if id.conn != nil {
-				i.State = id.conn.State().String()
-			}
-			l = append(l, i)
-		}
-	}
-	slices.SortFunc(l, func(a, b IDInfo) int { return cmp.Or(a.PID-b.PID, int(a.Handle)-int(b.Handle)) })
-	return l
 }

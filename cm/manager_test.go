@@ -46,3 +46,45 @@ func TestQueuedEventsAreBounded(t *testing.T) {
 		t.Errorf("after one event was removed: %v", err)
 	}
 }
+
+func TestIdentifiersAreListedInParts(t *testing.T) {
+	m := cm.NewManager(nil, 1)
+	var ids []*cm.ID
+	const sessions, each = 3, 100
+	for pid := range sessions {
+		s, err := m.Open(cm.Owner{PID: sessions - pid}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ch, err := s.NewChannel(func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range each {
+			id, err := s.NewID(ch, cm.PortSpaceTCP, ib.QPTypeRC)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, id)
+		}
+	}
+	var l cm.Listing
+	parts := 1
+	for ; !l.Add(m, 10); parts++ {
+		if parts == 5 {
+			ids[0].Destroy() // it may have been listed
+		}
+	}
+	if parts < sessions*each/10 {
+		t.Errorf("%d identifiers were listed in %d parts", sessions*each, parts)
+	}
+	list := l.IDs()
+	if n := len(list); n != sessions*each && n != sessions*each-1 {
+		t.Errorf("%d identifiers", n)
+	}
+	for i := 1; i < len(list); i++ {
+		if a, b := list[i-1], list[i]; a.PID > b.PID || a.PID == b.PID && a.Handle >= b.Handle {
+			t.Errorf("%+v is listed before %+v", a, b)
+		}
+	}
+}
