@@ -175,7 +175,7 @@ func TestClientsOfOneUserCannotExhaustTheDaemon(t *testing.T) {
 		body  any
 		want  syscall.Errno
 	}{
-		{"mappings", amounts{mappings: 100}, abi.OpCreateCQ, abi.CreateCQRequest{Entries: 1}, syscall.ENOMEM},
+		{"mappings", amounts{mappings: 12}, abi.OpCreateCQ, abi.CreateCQRequest{Entries: 1 << 16}, syscall.ENOMEM},
 		{"descriptors", amounts{descriptors: 100}, abi.OpCreateCQ, abi.CreateCQRequest{Entries: 1, Flags: abi.CQOwnChannel}, syscall.EMFILE},
 		{"memory", amounts{memory: 16 << 20}, abi.OpCreateCQ, abi.CreateCQRequest{Entries: 8192}, syscall.ENOMEM},
 		{"memory", amounts{memory: 4 << 20}, abi.OpAllocPD, nil, syscall.ENOMEM},

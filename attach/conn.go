@@ -53,6 +53,7 @@ type conn struct {
 	nic        *nic.Context // nil until a device is opened
 	objects    handles
 	account    account
+	rings      arena
 	events     *eventRing
 	doorbells  []byte // the doorbell page
 	doorbellFD int
@@ -71,7 +72,7 @@ func newConn(s *Server, sock *net.UnixConn, p peer) *conn {
 	c := &conn{server: s, number: s.lastClient.Add(1), sock: sock, peer: p, doorbellFD: -1, slowSlots: make(chan struct{}, maxSlowRequests)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.files, c.account = s.budget.registered(p.UID), account{budget: s.budget, uid: p.UID}
-	c.objects.account = &c.account
+	c.objects.account, c.rings.account = &c.account, &c.account
 	c.objects.init()
 	c.show()
 	return c

@@ -56,9 +56,7 @@ func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (reply, error
 			return reply{}, err
 		}
 	}
-	var slots int
-	var err error
-	c.device.engine.Do(func() { slots, err = c.device.CQSlots(count(v.Entries)) })
+	slots, err := c.device.CQSlots(count(v.Entries))
 	if err != nil {
 		return reply{}, err
 	}
@@ -78,11 +76,11 @@ func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (reply, error
 		}
 		return reply{}, err
 	}
-	mem, fd, err := c.account.sharedMemory("cq", abi.RingSize(slots, abi.CQESize))
+	rings, mem, fd, err := c.rings.newRing(abi.RingSize(slots, abi.CQESize))
 	if err != nil {
 		return fail(err)
 	}
-	q.ring = mem
+	q.rings = rings
 	config := nic.CQConfig{Entries: slots, Ring: mem}
 	if q.channel != nil {
 		pipe := q.channel.pipe
@@ -96,14 +94,14 @@ func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (reply, error
 		}
 	})
 	if err != nil {
-		c.account.unmap(mem)
+		rings.release()
 		unix.Close(fd)
 		return fail(err)
 	}
 	if !q.ownsChannel && q.channel != nil {
 		q.channel.users++
 	}
-	a.body = []any{abi.CreateCQReply{Handle: handle, Entries: uint32(slots)}}
+	a.body = []any{cqReply(handle, slots, rings)}
 	a.fds = append([]int{fd}, a.fds...)
 	a.closeAfter = a.fds
 	return a, nil
@@ -115,24 +113,27 @@ func (c *conn) resizeCQ(v *abi.ResizeCQRequest, _ *control.Packet) (reply, error
 	if err != nil {
 		return reply{}, err
 	}
-	var slots int
-	c.device.engine.Do(func() { slots, err = c.device.CQSlots(count(v.Entries)) })
+	slots, err := c.device.CQSlots(count(v.Entries))
 	if err != nil {
 		return reply{}, err
 	}
-	mem, fd, err := c.account.sharedMemory("cq", abi.RingSize(slots, abi.CQESize))
+	rings, mem, fd, err := c.rings.newRing(abi.RingSize(slots, abi.CQESize))
 	if err != nil {
 		return reply{}, err
 	}
 	c.device.engine.Do(func() { err = c.nic.ResizeCQ(q.nic, slots, mem) })
 	if err != nil {
-		c.account.unmap(mem)
+		rings.release()
 		unix.Close(fd)
 		return reply{}, err
 	}
-	c.account.unmap(q.ring)
-	q.ring = mem
-	return reply{body: []any{abi.CreateCQReply{Handle: v.Handle, Entries: uint32(slots)}}, fds: []int{fd}, closeAfter: []int{fd}}, nil
+	q.rings.release()
+	q.rings = rings
+	return reply{body: []any{cqReply(v.Handle, slots, rings)}, fds: []int{fd}, closeAfter: []int{fd}}, nil
+}
+
+func cqReply(handle uint32, slots int, rings *ringMemory) abi.CreateCQReply {
+	return abi.CreateCQReply{Handle: handle, Entries: uint32(slots), Chunk: rings.number(), Ring: rings.offset()}
 }
 
 func (c *conn) destroyCQ(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
@@ -143,10 +144,11 @@ func (c *conn) destroyCQ(v *abi.HandleRequest, _ *control.Packet) (reply, error)
 		}
 		return err
 	})
-	if err == nil {
-		q.release(&c.account)
+	if err != nil {
+		return reply{}, err
 	}
-	return reply{}, err
+	q.release(&c.account)
+	return reply{body: []any{abi.DestroyCQReply{Events: q.nic.Events()}}}, nil
 }
 
 // count converts a number of elements. One that does not fit an int becomes the largest, which is

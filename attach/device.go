@@ -91,8 +91,7 @@ func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (reply, e
 	c.publish(bellsFD)
 	c.show()
 	c.server.log.Info("client attached", "nic", d.Name(), "pid", c.peer.PID, "uid", c.peer.UID, "comm", c.comm)
-	r := abi.OpenDeviceReply{NodeGUID: c.guid(), DoorbellSize: abi.DoorbellSize, EventSlots: eventSlots}
-	abi.PutText(r.Name[:], d.Name())
+	r := c.openReply()
 	return reply{
 		body:       []any{r},
 		fds:        []int{bellsFD, bell, fds[0], fds[1]},
@@ -100,9 +99,13 @@ func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (reply, e
 	}, nil
 }
 
-func (c *conn) guid() (g uint64) {
-	c.device.engine.Do(func() { g = c.device.Query().NodeGUID })
-	return g
+// openReply describes the context that c has opened or joined.
+func (c *conn) openReply() abi.OpenDeviceReply {
+	rings := c.events.rings
+	r := abi.OpenDeviceReply{DoorbellSize: abi.DoorbellSize, EventSlots: eventSlots, Chunk: rings.number(), EventRing: rings.offset()}
+	c.device.engine.Do(func() { r.NodeGUID = c.device.Query().NodeGUID })
+	abi.PutText(r.Name[:], c.device.Name())
+	return r
 }
 
 func (c *conn) queryDevice(*empty, *control.Packet) (reply, error) {

@@ -9,7 +9,7 @@
 //     (operations.go). A request that does not fit gets an error reply.
 //  3. A request that may wait is prepared on a goroutine of its own (conn.prepare).
 //  4. With the connection's lock, handles are looked up among the connection's own objects
-//     (handles.go), rings are allocated (sharedmem.go), and the engine runs the verb through nic's
+//     (handles.go), rings get memory (arena.go), and the engine runs the verb through nic's
 //     Engine.Do.
 //  5. The descriptors that nothing keeps are closed, and the reply is sent.
 //

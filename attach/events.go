@@ -21,6 +21,7 @@ const eventSlots = 1024
 type eventRing struct {
 	conn     *conn
 	engine   *nic.Engine
+	rings    *ringMemory
 	mem      []byte
 	pipe     int
 	producer uint32
@@ -37,17 +38,17 @@ type eventRing struct {
 
 // newEventRing returns a ring and the two descriptors to send to the client.
 func newEventRing(c *conn, e *nic.Engine) (r *eventRing, fds []int, err error) {
-	mem, fd, err := c.account.sharedMemory("events", abi.RingSize(eventSlots, abi.AsyncEventSize))
+	rings, mem, fd, err := c.rings.newRing(abi.RingSize(eventSlots, abi.AsyncEventSize))
 	if err != nil {
 		return nil, nil, err
 	}
 	read, write, err := c.account.eventPipe()
 	if err != nil {
-		c.account.unmap(mem)
+		rings.release()
 		unix.Close(fd)
 		return nil, nil, err
 	}
-	r = &eventRing{conn: c, engine: e, mem: mem, pipe: write, handles: map[any]uint32{}, waits: map[abi.AsyncEvent]bool{}}
+	r = &eventRing{conn: c, engine: e, rings: rings, mem: mem, pipe: write, handles: map[any]uint32{}, waits: map[abi.AsyncEvent]bool{}}
 	return r, []int{fd, read}, nil
 }
 
@@ -154,6 +155,6 @@ func (r *eventRing) word(off int) *uint32 { return (*uint32)(unsafe.Pointer(&r.m
 
 // release frees the ring. The context must be closed.
 func (r *eventRing) release() {
-	r.conn.account.unmap(r.mem)
+	r.rings.release()
 	r.conn.account.closePipe(r.pipe)
 }

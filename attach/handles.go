@@ -52,17 +52,17 @@ type (
 	}
 	cq struct {
 		nic         *nic.CQ
-		ring        []byte
+		rings       *ringMemory
 		channel     *channel
 		ownsChannel bool // no other CQ can use the channel
 	}
 	qp struct {
-		nic    *nic.QP
-		sq, rq []byte // rq is nil with an SRQ or XRC; sq is nil for an XRC target
+		nic   *nic.QP
+		rings *ringMemory // nil for an XRC target
 	}
 	srq struct {
-		nic  *nic.SRQ
-		ring []byte
+		nic   *nic.SRQ
+		rings *ringMemory
 	}
 )
 
@@ -106,9 +106,9 @@ func (h *handles) release() {
 		case *cq:
 			o.release(h.account)
 		case *qp:
-			o.release(h.account)
+			o.release()
 		case *srq:
-			h.account.unmap(o.ring)
+			o.rings.release()
 		case *channel:
 			h.account.closePipe(o.pipe)
 		}
@@ -117,7 +117,7 @@ func (h *handles) release() {
 }
 
 func (q *cq) release(a *account) {
-	a.unmap(q.ring)
+	q.rings.release()
 	if q.ownsChannel {
 		a.closePipe(q.channel.pipe)
 	} else if q.channel != nil {
@@ -125,12 +125,9 @@ func (q *cq) release(a *account) {
 	}
 }
 
-func (q *qp) release(a *account) {
-	if q.sq != nil {
-		a.unmap(q.sq)
-	}
-	if q.rq != nil {
-		a.unmap(q.rq)
+func (q *qp) release() {
+	if q.rings != nil {
+		q.rings.release()
 	}
 }
 

@@ -91,8 +91,13 @@ func (c *conn) joinDevice(_ *empty, p *control.Packet) (prepared, error) {
 // joinContext makes c a joined connection of owner's context, to whose doorbell page the descriptor
 // page refers. The caller holds both locks.
 func (c *conn) joinContext(owner *conn, page int) (reply, error) {
+	bell, err := unix.FcntlInt(uintptr(owner.doorbellFD), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return reply{}, err
+	}
 	ring, fds, err := newEventRing(c, owner.device.engine)
 	if err != nil {
+		unix.Close(bell)
 		return reply{}, err
 	}
 	owner.device.engine.Do(func() { owner.events.joined = append(owner.events.joined, ring) })
@@ -102,13 +107,8 @@ func (c *conn) joinContext(owner *conn, page int) (reply, error) {
 	owner.joined[c] = struct{}{}
 	c.owner, c.events, c.device = owner, ring, owner.device
 	c.show()
-	r := abi.OpenDeviceReply{NodeGUID: c.guid(), DoorbellSize: abi.DoorbellSize, EventSlots: eventSlots}
-	abi.PutText(r.Name[:], c.device.Name())
-	return reply{
-		body:       []any{r},
-		fds:        []int{page, owner.doorbellFD, fds[0], fds[1]},
-		closeAfter: []int{page, fds[0], fds[1]},
-	}, nil
+	fds = []int{page, bell, fds[0], fds[1]}
+	return reply{body: []any{c.openReply()}, fds: fds, closeAfter: fds}, nil
 }
 
 // checkJoinedMemory rejects a memory registration of a joined connection that names an address in

@@ -257,7 +257,7 @@ func TestCorruptRingClosesOnlyItsContext(t *testing.T) {
 	var qp abi.CreateQPReply
 	call(abi.OpAllocPD, 0, &pd)
 	call(abi.OpCreateCQ, 1, &cq, abi.CreateCQRequest{Entries: 4})
-	rings := call(abi.OpCreateQP, 2, &qp, abi.CreateQPRequest{PD: pd.Handle, SendCQ: cq.Handle, RecvCQ: cq.Handle, Type: 2,
+	rings := call(abi.OpCreateQP, 1, &qp, abi.CreateQPRequest{PD: pd.Handle, SendCQ: cq.Handle, RecvCQ: cq.Handle, Type: 2,
 		Cap: abi.QPCap{MaxSendWR: 4, MaxRecvWR: 4}})
 	if err := unix.Ftruncate(rings[0], 0); err == nil {
 		t.Error("a client could shrink a ring")
@@ -274,11 +274,12 @@ func TestCorruptRingClosesOnlyItsContext(t *testing.T) {
 	attr.State = 3
 	modify(1 | 1<<9 | 1<<10 | 1<<11 | 1<<13 | 1<<16)
 
-	sq, err := unix.Mmap(rings[0], 0, abi.RingSize(int(qp.SendSlots), int(qp.SendSlotSize)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	chunk, err := unix.Mmap(rings[0], 0, int(qp.Chunk.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Munmap(sq)
+	defer unix.Munmap(chunk)
+	sq := chunk[qp.SendRing:]
 	doorbells, err := unix.Mmap(open[0], 0, abi.DoorbellSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ func (c *conn) createQP(v *abi.CreateQPRequest, _ *control.Packet) (reply, error
 	q := &qp{}
 	r, fds, err := c.createRings(q, &init)
 	if err != nil {
+		q.release()
 		return reply{}, err
 	}
 	c.device.engine.Do(func() {
@@ -28,7 +29,7 @@ func (c *conn) createQP(v *abi.CreateQPRequest, _ *control.Packet) (reply, error
 		}
 	})
 	if err != nil {
-		q.release(&c.account)
+		q.release()
 		for _, fd := range fds {
 			unix.Close(fd)
 		}
@@ -42,8 +43,7 @@ func (c *conn) createRings(q *qp, init *nic.QPInit) (r abi.CreateQPReply, fds []
 	if init.Type == ib.QPTypeXRCRecv {
 		return r, nil, nil
 	}
-	c.device.engine.Do(func() { err = c.device.RoundCaps(&init.Caps) })
-	if err != nil {
+	if err := c.device.RoundCaps(&init.Caps); err != nil {
 		return r, nil, err
 	}
 	caps := init.Caps
@@ -51,26 +51,28 @@ func (c *conn) createRings(q *qp, init *nic.QPInit) (r abi.CreateQPReply, fds []
 		SendSlots: uint32(caps.MaxSendWR), SendSlotSize: uint32(abi.SendSlotSize(caps.MaxSendSGE, caps.MaxInline)),
 		Cap: capsOut(caps),
 	}
-	sq, sqFD, err := c.account.sharedMemory("sq", caps.SendRingSize())
-	if err != nil {
-		return r, nil, err
-	}
-	q.sq, fds = sq, []int{sqFD}
+	sendSize, recvSize := caps.SendRingSize(), 0
 	switch {
 	case init.Type == ib.QPTypeXRCSend:
 		r.Cap.MaxRecvWR, r.Cap.MaxRecvSGE = 0, 0
 	case init.SRQ == nil:
-		rq, rqFD, err := c.account.sharedMemory("rq", caps.RecvRingSize())
-		if err != nil {
-			c.account.unmap(sq)
-			unix.Close(sqFD)
-			return r, nil, err
-		}
-		q.rq, fds = rq, append(fds, rqFD)
+		recvSize = caps.RecvRingSize()
 		r.RecvSlots, r.RecvSlotSize = uint32(caps.MaxRecvWR), uint32(abi.RecvSlotSize(caps.MaxRecvSGE))
 	}
-	init.SQ, init.RQ = q.sq, q.rq
-	return r, fds, nil
+	if q.rings, err = c.rings.newRings(sendSize + recvSize); err != nil {
+		return r, nil, err
+	}
+	fd, err := q.rings.descriptor()
+	if err != nil {
+		return r, nil, err
+	}
+	init.SQ = q.rings.ring(0, sendSize)
+	r.Chunk, r.SendRing = q.rings.number(), q.rings.offset()
+	if recvSize > 0 {
+		init.RQ = q.rings.ring(sendSize, recvSize)
+		r.RecvRing = r.SendRing + uint32(sendSize)
+	}
+	return r, []int{fd}, nil
 }
 
 func (c *conn) newQPInit(v *abi.CreateQPRequest) (init nic.QPInit, err error) {
@@ -118,33 +120,38 @@ const (
 	heldWait   = time.Millisecond
 )
 
-// servePosted lets the engine transmit what is posted to a queue pair.
-func (c *conn) servePosted(q *nic.QP) {
-	for range serveSteps {
-		var again, held bool
-		c.device.engine.Do(func() { again, held = q.Serve() })
-		if !again {
-			return
-		}
-		if held {
+// afterPosted calls f on the engine, after that has transmitted what is posted to a queue pair.
+func (c *conn) afterPosted(q *nic.QP, f func()) {
+	for n, done := 0, false; !done; n++ {
+		var held bool
+		c.device.engine.Do(func() {
+			again := false
+			if n < serveSteps {
+				again, held = q.Serve()
+			}
+			if done = !again; done {
+				f()
+			}
+		})
+		if held && !done {
 			time.Sleep(heldWait)
 		}
 	}
 }
 
 func (c *conn) destroyQP(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
-	if q, err := lookUp[*qp](&c.objects, v.Handle); err == nil {
-		c.servePosted(q.nic)
+	q, err := lookUp[*qp](&c.objects, v.Handle)
+	if err != nil {
+		return reply{}, err
 	}
-	q, err := destroy(c, v.Handle, func(q *qp) error {
-		err := c.nic.DestroyQP(q.nic)
-		if err == nil {
+	c.afterPosted(q.nic, func() {
+		if err = c.nic.DestroyQP(q.nic); err == nil {
 			c.events.forget(q.nic)
 		}
-		return err
 	})
 	if err == nil {
-		q.release(&c.account)
+		c.objects.remove(v.Handle)
+		q.release()
 	}
 	return reply{}, err
 }
@@ -166,10 +173,12 @@ func (c *conn) modifyQP(v *abi.ModifyQPRequest) (func() (reply, error), error) {
 		if err != nil {
 			return reply{}, err
 		}
+		modify := func() { err = c.nic.ModifyQP(q.nic, &attr, mask) }
 		if mask&ib.QPMaskState != 0 {
-			c.servePosted(q.nic)
+			c.afterPosted(q.nic, modify)
+		} else {
+			c.device.engine.Do(modify)
 		}
-		c.device.engine.Do(func() { err = c.nic.ModifyQP(q.nic, &attr, mask) })
 		return reply{}, err
 	}, nil
 }

@@ -9,18 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sharedMemory allocates size bytes that a client can map: a memfd that no process can shrink or
-// grow, whose pages are allocated on first access. The mapping outlives the descriptor, which is
-// for the client.
+// sharedMemory is newSharedMemory that accounts for the mapping. The mapping outlives the
+// descriptor, which is for the client.
 func (a *account) sharedMemory(name string, size int) (mem []byte, fd int, err error) {
-	if err := a.take(ringCost(size)); err != nil {
+	if err := a.take(pageCost(size)); err != nil {
 		return nil, -1, err
 	}
-	defer func() {
-		if err != nil {
-			a.release(ringCost(size))
-		}
-	}()
+	mem, fd, err = newSharedMemory(name, size)
+	if err != nil {
+		a.release(pageCost(size))
+	}
+	return mem, fd, err
+}
+
+// newSharedMemory allocates size bytes that a client can map: a memfd that no process can shrink or
+// grow, whose pages are allocated on first access.
+func newSharedMemory(name string, size int) (mem []byte, fd int, err error) {
 	fd, err = unix.MemfdCreate("softroce-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, -1, fmt.Errorf("%s: memfd_create: %w", name, err)
@@ -33,12 +37,12 @@ func (a *account) sharedMemory(name string, size int) (mem []byte, fd int, err e
 	return mem, fd, nil
 }
 
-func ringCost(size int) amounts { return amounts{mappings: 1, memory: 2 * uint64(size)} }
+func pageCost(size int) amounts { return amounts{mappings: 1, memory: uint64(size)} }
 
 // unmap releases what sharedMemory returned.
 func (a *account) unmap(mem []byte) {
 	unix.Munmap(mem)
-	a.release(ringCost(len(mem)))
+	a.release(pageCost(len(mem)))
 }
 
 func mapSealed(fd, size int) ([]byte, error) {

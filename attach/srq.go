@@ -19,16 +19,15 @@ func (c *conn) createSRQ(v *abi.CreateSRQRequest, _ *control.Packet) (reply, err
 	if err := c.xrcSRQInit(v, &init); err != nil {
 		return reply{}, err
 	}
-	c.device.engine.Do(func() { err = c.device.RoundSRQ(&init.MaxWR, &init.MaxSGE) })
-	if err != nil {
+	if err := c.device.RoundSRQ(&init.MaxWR, &init.MaxSGE); err != nil {
 		return reply{}, err
 	}
-	mem, fd, err := c.account.sharedMemory("srq", abi.RingSize(init.MaxWR, abi.RecvSlotSize(init.MaxSGE)))
+	rings, mem, fd, err := c.rings.newRing(abi.RingSize(init.MaxWR, abi.RecvSlotSize(init.MaxSGE)))
 	if err != nil {
 		return reply{}, err
 	}
 	init.Ring = mem
-	s := &srq{ring: mem}
+	s := &srq{rings: rings}
 	var r abi.SRQReply
 	c.device.engine.Do(func() {
 		if s.nic, err = c.nic.CreateSRQ(init); err == nil {
@@ -38,10 +37,11 @@ func (c *conn) createSRQ(v *abi.CreateSRQRequest, _ *control.Packet) (reply, err
 		}
 	})
 	if err != nil {
-		c.account.unmap(mem)
+		rings.release()
 		unix.Close(fd)
 		return reply{}, err
 	}
+	r.Chunk, r.Ring = rings.number(), rings.offset()
 	return reply{body: []any{r}, fds: []int{fd}, closeAfter: []int{fd}}, nil
 }
 
@@ -68,21 +68,19 @@ func (c *conn) modifySRQ(v *abi.ModifySRQRequest, _ *control.Packet) (reply, err
 		change.Limit = count(v.Attr.SRQLimit)
 	}
 	var a reply
+	var rings *ringMemory
 	if v.Mask&abi.SRQMaxWR != 0 {
-		var maxSGE int
+		var maxSGE, fd int
 		change.MaxWR = count(v.Attr.MaxWR)
-		c.device.engine.Do(func() {
-			maxSGE = s.nic.Query().MaxSGE
-			err = c.device.RoundSRQ(&change.MaxWR, &maxSGE)
-		})
+		c.device.engine.Do(func() { maxSGE = s.nic.Query().MaxSGE })
+		if err := c.device.RoundSRQ(&change.MaxWR, &maxSGE); err != nil {
+			return reply{}, err
+		}
+		rings, change.Ring, fd, err = c.rings.newRing(abi.RingSize(change.MaxWR, abi.RecvSlotSize(maxSGE)))
 		if err != nil {
 			return reply{}, err
 		}
-		mem, fd, err := c.account.sharedMemory("srq", abi.RingSize(change.MaxWR, abi.RecvSlotSize(maxSGE)))
-		if err != nil {
-			return reply{}, err
-		}
-		change.Ring, a.fds, a.closeAfter = mem, []int{fd}, []int{fd}
+		a.fds, a.closeAfter = []int{fd}, []int{fd}
 	}
 	var r abi.SRQReply
 	c.device.engine.Do(func() {
@@ -90,21 +88,17 @@ func (c *conn) modifySRQ(v *abi.ModifySRQRequest, _ *control.Packet) (reply, err
 			r = srqReply(v.Handle, s.nic)
 		}
 	})
-	old := s.ring
 	if err != nil {
-		old = change.Ring
-		for _, fd := range a.fds {
-			unix.Close(fd)
+		if rings != nil {
+			rings.release()
+			unix.Close(a.fds[0])
 		}
-	}
-	if change.Ring != nil {
-		c.account.unmap(old)
-	}
-	if err != nil {
 		return reply{}, err
 	}
-	if change.Ring != nil {
-		s.ring = change.Ring
+	if rings != nil {
+		s.rings.release()
+		s.rings = rings
+		r.Chunk, r.Ring = rings.number(), rings.offset()
 	}
 	a.body = []any{r}
 	return a, nil
@@ -129,7 +123,7 @@ func (c *conn) destroySRQ(v *abi.HandleRequest, _ *control.Packet) (reply, error
 		return err
 	})
 	if err == nil {
-		c.account.unmap(s.ring)
+		s.rings.release()
 	}
 	return reply{}, err
 }

@@ -201,14 +201,14 @@ func overwriteRings(r *rand.Rand) {
 		return
 	}
 	for kind := range uint32(3) {
-		call(nil, abi.OpCreateQP, 2, abi.CreateQPRequest{PD: pd.Handle, SendCQ: cq.Handle, RecvCQ: cq.Handle, Type: 2 + kind,
+		call(nil, abi.OpCreateQP, 1, abi.CreateQPRequest{PD: pd.Handle, SendCQ: cq.Handle, RecvCQ: cq.Handle, Type: 2 + kind,
 			Cap: abi.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2}})
 	}
 	for end := time.Now().Add(50 * time.Millisecond); time.Now().Before(end) && !c.Ended(); {
 		m := shared[r.IntN(len(shared))]
 		at := r.IntN(len(m)/4) * 4
 		if r.IntN(2) == 0 {
-			at = r.IntN(64) * 4 // the header, with the indices
+			at = r.IntN(len(m)/4096)*4096 + r.IntN(64)*4 // perhaps a header, with the indices
 		}
 		v := r.Uint32()
 		if r.IntN(2) == 0 {

@@ -115,11 +115,11 @@ func createMany(connections int, create func(*attackConn) error) {
 }
 
 func (c *attackConn) createQP() error {
-	return c.request(abi.OpCreateQP, 2, nil, abi.CreateQPRequest{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Type: uint32(verbs.RC),
+	return c.request(abi.OpCreateQP, 1, nil, abi.CreateQPRequest{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Type: uint32(verbs.RC),
 		Cap: abi.QPCap{MaxSendWR: 1, MaxRecvWR: 1}})
 }
 
-// attackWithRings uses up the mappings of the daemon: each queue has a ring.
+// attackWithRings uses up the memory of the daemon: each queue has a ring.
 func attackWithRings() {
 	createMany(6, (*attackConn).createQP)
 	holdAttack()

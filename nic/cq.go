@@ -52,6 +52,10 @@ func (d *Device) CQSlots(n int) (int, error) {
 	return roundSlots(n), nil
 }
 
+// Events returns the number of completion events that the ring counts. It may be called from any
+// goroutine when the queue is destroyed.
+func (q *CQ) Events() uint32 { return q.counted }
+
 // CreateCQ creates a completion queue; errors are EINVAL and ENOMEM.
 func (c *Context) CreateCQ(o CQConfig) (*CQ, error) {
 	if err := c.usable(); err != nil {

@@ -81,7 +81,7 @@ func TestLimitsAreEnforced(t *testing.T) {
 		check(t, err)
 		return c
 	}
-	c := open(nic.ContextLimits{PDs: 1, MRs: 1, CQs: 1, RingBytes: 10_000, RegisteredBytes: 100})
+	c := open(nic.ContextLimits{PDs: 1, MRs: 1, CQs: 1, RingBytes: 8_192, RegisteredBytes: 100})
 	pd, err := c.AllocPD()
 	check(t, err)
 	_, err = c.AllocPD()

@@ -17,7 +17,7 @@ func word64(b []byte, off int) *uint64 { return (*uint64)(unsafe.Pointer(&b[off 
 // A ring is the engine's side of a ring in memory that a client can write. The engine keeps its own
 // index and only publishes it there; it checks the client's index each time it reads it.
 type ring struct {
-	slots    []byte // without the header page
+	slots    []byte // without the header
 	slotSize uint32
 	mask     uint32
 	producer *uint32

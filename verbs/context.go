@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -85,6 +84,7 @@ type Context struct {
 	doorbellFD int
 	asleep     *uint32
 
+	rings  chunks
 	events *eventQueue
 
 	mu       sync.Mutex
@@ -143,9 +143,9 @@ func (c *Context) open(ctx context.Context, device string) error {
 	}
 	c.asleep = word(c.doorbells, abi.DoorbellAsleep)
 	c.doorbellFD = p.Take()
-	ring := p.Take()
-	defer unix.Close(ring)
-	c.events, err = newEventQueue(c, ring, p.Take(), int(got.EventSlots))
+	chunk := p.Take()
+	defer unix.Close(chunk)
+	c.events, err = newEventQueue(c, chunk, p.Take(), &got)
 	if err != nil {
 		unix.Munmap(c.doorbells)
 		unix.Close(c.doorbellFD)
@@ -340,7 +340,14 @@ func (c *Context) closeObject(ctx context.Context, o object, name string, op uin
 			return err
 		}
 		defer c.endClosing(o, done)
+		q, posts := o.(interface{ setClosing(bool) })
+		if posts {
+			q.setClosing(true)
+		}
 		if err := c.destroy(name, op, handle); err != nil && c.Err() == nil {
+			if posts {
+				q.setClosing(false)
+			}
 			return err
 		}
 		if !c.disown(o) {
@@ -444,13 +451,4 @@ func (c *Context) Shutdown(ctx context.Context) error {
 	c.events.close()
 	unix.Close(c.doorbellFD)
 	return errors.Join(hung, unix.Munmap(c.doorbells))
-}
-
-// mapShared maps a ring or a page of the daemon.
-func mapShared(fd, size int) ([]byte, error) {
-	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, os.NewSyscallError("mmap", err)
-	}
-	return b, nil
 }

@@ -22,6 +22,7 @@ type CQ struct {
 
 	mu       sync.Mutex
 	ring     []byte // nil when closed
+	unmap    func()
 	mask     uint32
 	consumer uint32
 	resize   resize
@@ -54,13 +55,12 @@ func (c *Context) openCQ(cqe uint32, ch *CompChannel) (*CQ, error) {
 	defer p.CloseFDs()
 	q := &CQ{ctx: c, handle: got.Handle, channel: ch}
 	fd := p.Take()
-	ring, err := mapShared(fd, abi.RingSize(int(got.Entries), abi.CQESize))
+	err = q.open(fd, &got)
 	unix.Close(fd)
 	if err != nil {
 		c.drop(abi.OpDestroyCQ, got.Handle)
 		return nil, err
 	}
-	q.use(ring, got.Entries)
 	if ch == nil {
 		q.pipe = control.NewEventPipe(c.client, p.Take())
 	} else {
@@ -99,26 +99,29 @@ func (q *CQ) setSize(cqe uint32) error {
 		return err
 	}
 	defer p.CloseFDs()
-	ring, err := mapShared(p.FDs[0], abi.RingSize(int(got.Entries), abi.CQESize))
-	if err != nil {
-		return err // the daemon uses the new ring: nothing will be polled any more
-	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.ring == nil {
-		unix.Munmap(ring)
 		return ErrClosed
 	}
-	unix.Munmap(q.ring)
-	q.use(ring, got.Entries)
-	return nil
+	unmap := q.unmap
+	if err = q.open(p.FDs[0], &got); err != nil {
+		q.ring = nil // the daemon uses the new ring
+	}
+	unmap()
+	return err
 }
 
-// use installs a ring.
-func (q *CQ) use(ring []byte, entries uint32) {
-	q.ring, q.mask = ring, entries-1
+// open uses the ring of a reply. If it fails, the queue is unchanged.
+func (q *CQ) open(fd int, r *abi.CreateCQReply) error {
+	ring, unmap, err := q.ctx.rings.ring(fd, r.Chunk, r.Ring, abi.RingSize(int(r.Entries), abi.CQESize))
+	if err != nil {
+		return err
+	}
+	q.ring, q.unmap, q.mask = ring, unmap, r.Entries-1
 	q.producer, q.consumed = word(ring, abi.RingProducer), word(ring, abi.RingConsumer)
 	q.armed, q.events = word(ring, abi.CQArmed), word(ring, abi.CQEvents)
+	return nil
 }
 
 // Poll moves up to len(wc) completions to wc and returns their number: ibv_poll_cq. It does not
@@ -202,7 +205,7 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 	return nil
 }
 
-var errResizing error = &Error{Op: "arm CQ", Errno: syscall.EBUSY, Text: "the daemon has not replied to Resize yet"}
+var errResizing error = &Error{Op: "arm CQ", Errno: syscall.EBUSY, Text: "the daemon has not replied to Resize or Close yet"}
 
 // waitSpins is how often Wait checks the queue before it blocks: a few microseconds, the time of a
 // round trip through a running engine and a peer.
@@ -287,9 +290,12 @@ func (q *CQ) remove(qpn uint32) {
 	atomic.StoreUint32(q.consumed, to)
 }
 
-// Close destroys the queue; EBUSY while queue pairs use it.
+// Close destroys the queue; EBUSY while queue pairs use it. Until the daemon replies, the queue can
+// be used as during Resize.
 func (q *CQ) Close(ctx context.Context) error {
-	return q.ctx.closeObject(ctx, q, "destroy CQ", abi.OpDestroyCQ, q.handle, nil)
+	return q.resize.run(ctx, "destroy CQ", &q.mu, func() error {
+		return q.ctx.closeObject(context.Background(), q, "destroy CQ", abi.OpDestroyCQ, q.handle, nil)
+	})
 }
 
 func (q *CQ) abandon() {
@@ -301,8 +307,10 @@ func (q *CQ) abandon() {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	unix.Munmap(q.ring)
-	q.ring = nil
+	if q.ring != nil {
+		q.unmap()
+		q.ring = nil
+	}
 }
 
 // CompChannel receives the completion events of several CQs: ibv_comp_channel.

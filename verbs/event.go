@@ -24,17 +24,18 @@ type eventQueue struct {
 
 	mu    sync.Mutex
 	ring  []byte // nil when closed
-	fatal bool   // EventDeviceFatal was returned
+	unmap func()
+	fatal bool // EventDeviceFatal was returned
 }
 
-// newEventQueue takes ownership of events, but not of ring.
-func newEventQueue(c *Context, ring, events, slots int) (*eventQueue, error) {
-	mem, err := mapShared(ring, abi.RingSize(slots, abi.AsyncEventSize))
+// newEventQueue takes ownership of events, but not of chunk.
+func newEventQueue(c *Context, chunk, events int, r *abi.OpenDeviceReply) (*eventQueue, error) {
+	mem, unmap, err := c.rings.ring(chunk, r.Chunk, r.EventRing, abi.RingSize(int(r.EventSlots), abi.AsyncEventSize))
 	if err != nil {
 		unix.Close(events)
 		return nil, err
 	}
-	return &eventQueue{EventPipe: control.NewEventPipe(c.client, events), ctx: c, slots: uint32(slots), ring: mem}, nil
+	return &eventQueue{EventPipe: control.NewEventPipe(c.client, events), ctx: c, slots: r.EventSlots, ring: mem, unmap: unmap}, nil
 }
 
 // next waits for an event. If the daemon ends without a last event, as it does when it is killed,
@@ -85,6 +86,6 @@ func (q *eventQueue) close() {
 	q.EventPipe.Close()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	unix.Munmap(q.ring)
+	q.unmap()
 	q.ring = nil
 }

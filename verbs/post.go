@@ -88,7 +88,7 @@ func (w *workQueue) room(n int) bool {
 
 // mayPost checks the state of the queue. The caller holds its lock.
 func (q *QP) mayPost(w *workQueue, n int, from QPState) error {
-	if w.ring == nil {
+	if w.ring == nil || w.closing {
 		return ErrClosed
 	}
 	if QPState(q.state.Load()) < from {

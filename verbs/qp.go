@@ -6,8 +6,6 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"softroce/internal/abi"
 	"softroce/internal/control"
 )
@@ -35,6 +33,8 @@ type QP struct {
 type workQueue struct {
 	mu           sync.Mutex
 	ring         []byte // nil when closed
+	unmap        func()
+	closing      bool   // the daemon may have given the ring's memory to another queue
 	size         uint32 // bytes of a slot
 	mask         uint32
 	limit        uint32 // capacity in work requests
@@ -44,11 +44,13 @@ type workQueue struct {
 	recvDoorbell *uint32 // receive rings: not 0 if posting must ring the doorbell
 }
 
-func (w *workQueue) open(fd int, slots, size, limit uint32) (err error) {
-	w.ring, err = mapShared(fd, abi.RingSize(int(slots), int(size)))
+// open uses a ring. If it fails, the queue is unchanged.
+func (w *workQueue) open(c *chunks, fd int, in abi.Chunk, offset, slots, size, limit uint32) error {
+	ring, unmap, err := c.ring(fd, in, offset, abi.RingSize(int(slots), int(size)))
 	if err != nil {
 		return err
 	}
+	w.ring, w.unmap = ring, unmap
 	w.size, w.mask, w.limit = size, slots-1, limit
 	w.produced, w.consumed = word(w.ring, abi.RingProducer), word(w.ring, abi.RingConsumer)
 	w.recvDoorbell = word(w.ring, abi.RecvDoorbell)
@@ -59,9 +61,17 @@ func (w *workQueue) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ring != nil {
-		unix.Munmap(w.ring)
+		w.unmap()
 		w.ring = nil
 	}
+}
+
+// setClosing is called with true before the daemon is asked to destroy the queue, and with false if
+// it has refused.
+func (w *workQueue) setClosing(closing bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closing = closing
 }
 
 // CreateQP creates a queue pair in state RESET: ibv_create_qp. An XRCSend queue pair has a SendCQ
@@ -97,7 +107,7 @@ func (c *Context) createQP(ctx context.Context, q *QP, req abi.CreateQPRequest, 
 
 func (c *Context) openQP(q *QP, req abi.CreateQPRequest, rings int) (*QP, error) {
 	var got abi.CreateQPReply
-	m, err := c.call(control.Request{Name: "create QP", Op: abi.OpCreateQP, Body: []any{req}, Reply: &got, Want: rings})
+	m, err := c.call(control.Request{Name: "create QP", Op: abi.OpCreateQP, Body: []any{req}, Reply: &got, Want: min(rings, 1)})
 	if err != nil {
 		c.drop(abi.OpDestroyQP, got.Handle)
 		return nil, err
@@ -106,10 +116,10 @@ func (c *Context) openQP(q *QP, req abi.CreateQPRequest, rings int) (*QP, error)
 	q.handle, q.qpn, q.cap = got.Handle, got.QPN, qpCap(got.Cap)
 	q.doorbell, q.bit = word64(c.doorbells, abi.DoorbellBits+int(got.Doorbell/64)*8), 1<<(got.Doorbell%64)
 	if rings > 0 {
-		err = q.sq.open(m.FDs[0], got.SendSlots, got.SendSlotSize, got.Cap.MaxSendWR)
+		err = q.sq.open(&c.rings, m.FDs[0], got.Chunk, got.SendRing, got.SendSlots, got.SendSlotSize, got.Cap.MaxSendWR)
 	}
 	if err == nil && rings > 1 {
-		err = q.rq.open(m.FDs[1], got.RecvSlots, got.RecvSlotSize, got.Cap.MaxRecvWR)
+		err = q.rq.open(&c.rings, m.FDs[0], got.Chunk, got.RecvRing, got.RecvSlots, got.RecvSlotSize, got.Cap.MaxRecvWR)
 	}
 	if err != nil {
 		q.sq.close()
@@ -191,6 +201,11 @@ func (q *QP) Query(ctx context.Context) (QPAttr, error) {
 // were not polled yet are gone.
 func (q *QP) Close(ctx context.Context) error {
 	return q.ctx.closeObject(ctx, q, "destroy QP", abi.OpDestroyQP, q.handle, q.purge)
+}
+
+func (q *QP) setClosing(closing bool) {
+	q.sq.setClosing(closing)
+	q.rq.setClosing(closing)
 }
 
 func (q *QP) abandon() {

@@ -7,9 +7,10 @@ import (
 	"softroce/internal/control"
 )
 
-// A resize is the state of a queue that may be moving to a ring of another size. From the moment
-// in which the daemon receives the request, this process does not know which of the two rings is in
-// use, so it uses neither until the reply has arrived. The queue's lock guards it.
+// A resize is the state of a queue that may be moving to a ring of another size, or being
+// destroyed. From the moment in which the daemon receives the request, this process does not know
+// which of the two rings is in use, or whether another queue has the ring's memory, so it uses no
+// ring until the reply has arrived. The queue's lock guards it.
 type resize struct {
 	done      chan struct{} // closed when the reply has arrived; nil while no request is outstanding
 	abandoned chan struct{} // closed when the caller no longer waits for the reply

@@ -3,8 +3,6 @@ package verbs
 import (
 	"context"
 
-	"golang.org/x/sys/unix"
-
 	"softroce/internal/abi"
 	"softroce/internal/control"
 	"softroce/internal/ib"
@@ -56,7 +54,7 @@ func (p *PD) openSRQ(req abi.CreateSRQRequest) (*SRQ, error) {
 	}
 	defer m.CloseFDs()
 	s := &SRQ{ctx: c, pd: p, handle: got.Handle, maxSGE: got.Attr.MaxSGE, number: got.Number}
-	if err := s.wq.open(m.FDs[0], got.Slots, got.SlotSize, got.Attr.MaxWR); err != nil {
+	if err := s.wq.open(&c.rings, m.FDs[0], got.Chunk, got.Ring, got.Slots, got.SlotSize, got.Attr.MaxWR); err != nil {
 		c.drop(abi.OpDestroySRQ, got.Handle)
 		return nil, err
 	}
@@ -130,11 +128,11 @@ func (s *SRQ) setSize(req abi.ModifySRQRequest) error {
 	if w.ring == nil {
 		return ErrClosed
 	}
-	old := w.ring
-	if err = w.open(m.FDs[0], got.Slots, got.SlotSize, got.Attr.MaxWR); err != nil {
+	unmap := w.unmap
+	if err = w.open(&s.ctx.rings, m.FDs[0], got.Chunk, got.Ring, got.Slots, got.SlotSize, got.Attr.MaxWR); err != nil {
 		w.ring = nil // the daemon uses the new ring
 	}
-	unix.Munmap(old)
+	unmap()
 	return err
 }
 
@@ -151,7 +149,9 @@ func (s *SRQ) Query(ctx context.Context) (SRQAttr, error) {
 
 // Close destroys the queue; EBUSY while queue pairs use it.
 func (s *SRQ) Close(ctx context.Context) error {
-	return s.ctx.closeObject(ctx, s, "destroy SRQ", abi.OpDestroySRQ, s.handle, nil)
+	return s.resize.run(ctx, "destroy SRQ", &s.wq.mu, func() error {
+		return s.ctx.closeObject(context.Background(), s, "destroy SRQ", abi.OpDestroySRQ, s.handle, nil)
+	})
 }
 
 func (s *SRQ) abandon() { s.wq.close() }

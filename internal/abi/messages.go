@@ -15,7 +15,7 @@ import "softroce/internal/ib"
 // Structs have the layout of C: every field is at a multiple of its size, and padding is explicit.
 
 // Version of the ABI. A client and a daemon must have the same.
-const Version = 2
+const Version = 3
 
 // Sizes of messages, in bytes.
 const (
@@ -130,13 +130,24 @@ type OpenDeviceRequest struct {
 	Name [NameSize]byte
 }
 
-// OpenDeviceReply comes with four descriptors: the doorbell page, the doorbell eventfd,
-// the ring of asynchronous events and its event pipe.
+// Chunk is memory in which several rings are. A reply that says where a ring is comes with the
+// descriptor of its chunk, also if the client has it already: it maps a chunk when it sees the
+// number for the first time, and needs the mapping as long as it has a ring there.
+type Chunk struct {
+	Number uint32 // is not used again by the connection
+	Size   uint32 // in bytes
+}
+
+// OpenDeviceReply comes with four descriptors: the doorbell page, the doorbell eventfd, the chunk
+// of the ring of asynchronous events, and its event pipe.
 type OpenDeviceReply struct {
 	Name         [NameSize]byte
 	NodeGUID     uint64
 	DoorbellSize uint32 // bytes of the doorbell page
 	EventSlots   uint32 // slots of the event ring, AsyncEventSize bytes each
+	Chunk        Chunk
+	EventRing    uint32 // offset in the chunk
+	_            uint32
 }
 
 // OpJoinDevice joins the connection to an existing context. The request comes with the descriptor
@@ -148,7 +159,7 @@ type OpenDeviceReply struct {
 // EventsWaiting is the offset of the number of events that wait in the daemon because the ring of
 // asynchronous events is full. If it is not 0 after a client has taken an event, the client wakes
 // the engine as after posting, and the engine moves events to the ring.
-const EventsWaiting = CQArmed // u32 in the header page, written by the daemon
+const EventsWaiting = CQArmed // u32 in the ring's header, written by the daemon
 
 // DeviceAttr is the reply of OpQueryDevice: the values of struct ibv_device_attr.
 type DeviceAttr struct {
@@ -387,11 +398,20 @@ type CreateCQRequest struct {
 // CQOwnChannel requests a completion channel for this queue only, which has no handle.
 const CQOwnChannel = 1
 
-// CreateCQReply comes with the ring (slots of CQESize bytes) and then, with CQOwnChannel, the
-// channel's event pipe.
+// CreateCQReply comes with the chunk of the ring and then, with CQOwnChannel, the channel's event
+// pipe.
 type CreateCQReply struct {
 	Handle  uint32
-	Entries uint32 // granted: the slots of the ring
+	Entries uint32 // granted: the slots of the ring, CQESize bytes each
+	Chunk   Chunk
+	Ring    uint32 // offset in the chunk
+	_       uint32
+}
+
+// DestroyCQReply is the reply of OpDestroyCQ: with the queue, its ring is gone.
+type DestroyCQReply struct {
+	Events uint32 // the last value of the word at CQEvents
+	_      uint32
 }
 
 // ResizeCQRequest changes the number of entries; the reply is a CreateCQReply with a new ring.
@@ -425,17 +445,20 @@ const (
 	SRQXRC   = uint32(ib.SRQXRC)
 )
 
-// SRQReply comes with the receive ring of a shared receive queue.
+// SRQReply comes with the chunk of a shared receive queue's ring.
 type SRQReply struct {
 	Handle   uint32
 	Slots    uint32
 	SlotSize uint32
 	Number   uint32  // SRQXRC: its SRQ number, else 0
 	Attr     SRQAttr // granted
+	Chunk    Chunk
+	Ring     uint32 // offset in the chunk
+	_        uint32
 }
 
-// ModifySRQRequest changes the attributes in Mask (ibv_srq_attr_mask). The reply is an SRQReply. If
-// Mask has SRQMaxWR it comes with a new ring: posted work requests are in it, with the same
+// ModifySRQRequest changes the attributes in Mask (ibv_srq_attr_mask). The reply is an SRQReply.
+// Only if Mask has SRQMaxWR it comes with a descriptor, of the chunk of a new ring: posted work requests are in it, with the same
 // indices. The client must not post between request and reply.
 type ModifySRQRequest struct {
 	Handle uint32
@@ -480,8 +503,8 @@ type CreateQPRequest struct {
 	Cap    QPCap
 }
 
-// CreateQPReply comes with the send ring and the receive ring; with the send ring only for queue
-// pairs with an SRQ and XRC initiators, and with none for XRC targets.
+// CreateQPReply comes with the chunk of both rings. A queue pair with an SRQ and an XRC initiator
+// have no receive ring, and an XRC target has no ring, and no descriptor in this reply.
 type CreateQPReply struct {
 	Handle       uint32
 	QPN          uint32
@@ -490,7 +513,10 @@ type CreateQPReply struct {
 	SendSlotSize uint32
 	RecvSlots    uint32
 	RecvSlotSize uint32
+	SendRing     uint32 // offset in the chunk
+	RecvRing     uint32 // likewise
 	_            uint32
+	Chunk        Chunk
 	Cap          QPCap // granted
 }
 

@@ -7,20 +7,20 @@
 // between structs and bytes and accept any input; Put and Parse do not allocate. What a value means
 // is for the receiver to check. The daemon treats all memory that a client can write as hostile.
 //
-// A ring is a memfd that the daemon creates: one header page, then slots. The producer's and the
-// consumer's index are 32-bit counters that only grow (modulo 2^32). Slot i is at i modulo the
-// number of slots, which is a power of two. The ring is full if producer - consumer equals that
+// A ring is a part of a chunk, a memfd that the daemon creates: a header, then slots. The producer's
+// and the consumer's index are 32-bit counters that only grow (modulo 2^32). Slot i is at i modulo
+// the number of slots, which is a power of two. The ring is full if producer - consumer equals that
 // number.
 package abi
 
-// Offsets in the header page of every ring.
+// Offsets in the header of every ring.
 const (
 	RingProducer = 0   // u32, written by the producer
 	RingConsumer = 64  // u32, written by the consumer
 	CQArmed      = 128 // u32, CQ rings: written by the client: CQArm…; the daemon resets it to 0 with each event
 	CQEvents     = 192 // u32, CQ rings: written by the daemon: number of completion events
 	RecvDoorbell = 128 // u32, receive rings: written by the daemon: not 0 if posting a receive must ring the doorbell
-	RingSlots    = 4096
+	RingSlots    = 256
 )
 
 // Values of CQArmed.

@@ -270,3 +270,7 @@ func TestThreadsAndForkedChildren(t *testing.T) {
 func TestClosedDescriptorsAreNotUsed(t *testing.T) {
 	runProgram(t, verbstest.New(t), "stolen_fds")
 }
+
+func TestRingsShareMappings(t *testing.T) {
+	runProgram(t, verbstest.New(t), "shared_rings")
+}

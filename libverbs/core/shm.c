@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -48,4 +49,84 @@ void sr_shm_make_private(struct sr_shm *m)
 	if (m->mem)
 		mmap(m->mem, m->size, PROT_READ | PROT_WRITE,
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+}
+
+struct sr_chunk {
+	struct sr_chunk *next;
+	struct sr_shm shm;
+	uint32_t number;
+	uint32_t rings;
+};
+
+static struct sr_chunk *find_chunk(struct sr_chunks *c, uint32_t number)
+{
+	struct sr_chunk *k = c->first;
+	while (k && k->number != number)
+		k = k->next;
+	return k;
+}
+
+static struct sr_chunk *map_chunk(struct sr_chunks *c, int fd, const struct softroce_chunk *in,
+				  int *error)
+{
+	struct sr_chunk *k = calloc(1, sizeof *k);
+	if (!k) {
+		close(fd);
+		*error = ENOMEM;
+		return NULL;
+	}
+	*error = sr_shm_map(&k->shm, fd, in->size);
+	if (*error) {
+		free(k);
+		return NULL;
+	}
+	k->number = in->number;
+	k->next = c->first;
+	c->first = k;
+	return k;
+}
+
+int sr_ring_map(struct sr_chunks *c, struct sr_shm *ring, int fd, const struct softroce_chunk *in,
+		uint32_t offset, size_t size)
+{
+	int error = offset > in->size || size > in->size - offset || offset % 64 ? EPROTO : 0;
+	pthread_mutex_lock(&c->lock);
+	struct sr_chunk *k = find_chunk(c, in->number);
+	if (k && k->shm.size != in->size)
+		error = EPROTO;
+	if (!error && !k)
+		k = map_chunk(c, fd, in, &error);
+	else if (fd >= 0)
+		close(fd);
+	if (!error) {
+		k->rings++;
+		ring->mem = k->shm.mem + offset;
+		ring->size = size;
+	}
+	pthread_mutex_unlock(&c->lock);
+	return error;
+}
+
+void sr_ring_unmap(struct sr_chunks *c, struct sr_shm *ring)
+{
+	if (!ring->mem)
+		return;
+	pthread_mutex_lock(&c->lock);
+	struct sr_chunk **p = &c->first;
+	while (ring->mem < (*p)->shm.mem || ring->mem >= (*p)->shm.mem + (*p)->shm.size)
+		p = &(*p)->next;
+	struct sr_chunk *k = *p;
+	if (!--k->rings) {
+		*p = k->next;
+		sr_shm_unmap(&k->shm);
+		free(k);
+	}
+	pthread_mutex_unlock(&c->lock);
+	ring->mem = NULL;
+}
+
+void sr_chunks_make_private(struct sr_chunks *c)
+{
+	for (struct sr_chunk *k = c->first; k; k = k->next)
+		sr_shm_make_private(&k->shm);
 }

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory shared with the daemon: rings and the doorbell page.
+ * Memory shared with the daemon: the doorbell page, and the chunks in which the rings are.
  */
 #ifndef SOFTROCE_SHM_H
 #define SOFTROCE_SHM_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "core/softroce_abi.h"
 
 struct sr_shm {
 	uint8_t *mem; /* NULL: not mapped */
@@ -24,6 +27,25 @@ void sr_shm_unmap(struct sr_shm *m);
  * child does this with what it inherits, so that it cannot modify its parent's queues.
  */
 void sr_shm_make_private(struct sr_shm *m);
+
+/* The chunks of a context that are mapped. */
+struct sr_chunk;
+struct sr_chunks {
+	pthread_mutex_t lock; /* no other is acquired with it */
+	struct sr_chunk *first;
+};
+
+/*
+ * sr_ring_map finds a ring of size bytes in a chunk, which it maps if it is not mapped, and always
+ * closes fd, the descriptor of the chunk, or -1 if it is mapped. It returns 0 or an errno. A chunk
+ * is unmapped with its last ring.
+ */
+int sr_ring_map(struct sr_chunks *c, struct sr_shm *ring, int fd, const struct softroce_chunk *in,
+		uint32_t offset, size_t size);
+void sr_ring_unmap(struct sr_chunks *c, struct sr_shm *ring);
+
+/* sr_chunks_make_private is sr_shm_make_private for all chunks. */
+void sr_chunks_make_private(struct sr_chunks *c);
 
 static inline _Atomic uint32_t *sr_shm_word(const struct sr_shm *m, size_t offset)
 {

@@ -15,14 +15,14 @@
 #endif
 
 /*
- * Offsets in the header page of every ring.
+ * Offsets in the header of every ring.
  */
 #define SOFTROCE_RING_PRODUCER 0 /* u32, written by the producer */
 #define SOFTROCE_RING_CONSUMER 64 /* u32, written by the consumer */
 #define SOFTROCE_CQ_ARMED 128 /* u32, CQ rings: written by the client: SOFTROCE_CQ_ARM_*; the daemon resets it to 0 with each event */
 #define SOFTROCE_CQ_EVENTS 192 /* u32, CQ rings: written by the daemon: number of completion events */
 #define SOFTROCE_RECV_DOORBELL 128 /* u32, receive rings: written by the daemon: not 0 if posting a receive must ring the doorbell */
-#define SOFTROCE_RING_SLOTS 4096
+#define SOFTROCE_RING_SLOTS 256
 
 /*
  * Values of SOFTROCE_CQ_ARMED.
@@ -184,7 +184,7 @@ _Static_assert(sizeof(struct softroce_async_event) == 16, "layout");
 /*
  * SOFTROCE_VERSION of the ABI. A client and a daemon must have the same.
  */
-#define SOFTROCE_VERSION 2
+#define SOFTROCE_VERSION 3
 
 /*
  * Sizes of messages, in bytes.
@@ -312,16 +312,31 @@ struct softroce_open_device_request {
 _Static_assert(sizeof(struct softroce_open_device_request) == 64, "layout");
 
 /*
+ * struct softroce_chunk is memory in which several rings are. A reply that says where a
+ * ring is comes with the descriptor of its chunk, also if the client has it already: it
+ * maps a chunk when it sees the number for the first time, and needs the mapping as long
+ * as it has a ring there.
+ */
+struct softroce_chunk {
+	uint32_t number; /* is not used again by the connection */
+	uint32_t size; /* in bytes */
+};
+_Static_assert(sizeof(struct softroce_chunk) == 8, "layout");
+
+/*
  * struct softroce_open_device_reply comes with four descriptors: the doorbell page, the
- * doorbell eventfd, the ring of asynchronous events and its event pipe.
+ * doorbell eventfd, the chunk of the ring of asynchronous events, and its event pipe.
  */
 struct softroce_open_device_reply {
 	uint8_t name[64];
 	uint64_t node_guid;
 	uint32_t doorbell_size; /* bytes of the doorbell page */
 	uint32_t event_slots; /* slots of the event ring, SOFTROCE_ASYNC_EVENT_SIZE bytes each */
+	struct softroce_chunk chunk;
+	uint32_t event_ring; /* offset in the chunk */
+	uint32_t reserved0;
 };
-_Static_assert(sizeof(struct softroce_open_device_reply) == 80, "layout");
+_Static_assert(sizeof(struct softroce_open_device_reply) == 96, "layout");
 
 /*
  * SOFTROCE_EVENTS_WAITING is the offset of the number of events that wait in the daemon
@@ -329,7 +344,7 @@ _Static_assert(sizeof(struct softroce_open_device_reply) == 80, "layout");
  * taken an event, the client wakes the engine as after posting, and the engine moves
  * events to the ring.
  */
-#define SOFTROCE_EVENTS_WAITING 128 /* u32 in the header page, written by the daemon */
+#define SOFTROCE_EVENTS_WAITING 128 /* u32 in the ring's header, written by the daemon */
 
 /*
  * struct softroce_device_attr is the reply of SOFTROCE_OP_QUERY_DEVICE: the values of
@@ -638,14 +653,27 @@ _Static_assert(sizeof(struct softroce_create_cq_request) == 16, "layout");
 #define SOFTROCE_CQ_OWN_CHANNEL 1
 
 /*
- * struct softroce_create_cq_reply comes with the ring (slots of SOFTROCE_CQE_SIZE bytes)
- * and then, with SOFTROCE_CQ_OWN_CHANNEL, the channel's event pipe.
+ * struct softroce_create_cq_reply comes with the chunk of the ring and then, with
+ * SOFTROCE_CQ_OWN_CHANNEL, the channel's event pipe.
  */
 struct softroce_create_cq_reply {
 	uint32_t handle;
-	uint32_t entries; /* granted: the slots of the ring */
+	uint32_t entries; /* granted: the slots of the ring, SOFTROCE_CQE_SIZE bytes each */
+	struct softroce_chunk chunk;
+	uint32_t ring; /* offset in the chunk */
+	uint32_t reserved0;
 };
-_Static_assert(sizeof(struct softroce_create_cq_reply) == 8, "layout");
+_Static_assert(sizeof(struct softroce_create_cq_reply) == 24, "layout");
+
+/*
+ * struct softroce_destroy_cq_reply is the reply of SOFTROCE_OP_DESTROY_CQ: with the
+ * queue, its ring is gone.
+ */
+struct softroce_destroy_cq_reply {
+	uint32_t events; /* the last value of the word at SOFTROCE_CQ_EVENTS */
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_destroy_cq_reply) == 8, "layout");
 
 /*
  * struct softroce_resize_cq_request changes the number of entries; the reply is a struct
@@ -689,7 +717,7 @@ _Static_assert(sizeof(struct softroce_create_srq_request) == 32, "layout");
 #define SOFTROCE_SRQ_XRC 1
 
 /*
- * struct softroce_srq_reply comes with the receive ring of a shared receive queue.
+ * struct softroce_srq_reply comes with the chunk of a shared receive queue's ring.
  */
 struct softroce_srq_reply {
 	uint32_t handle;
@@ -697,14 +725,17 @@ struct softroce_srq_reply {
 	uint32_t slot_size;
 	uint32_t number; /* SOFTROCE_SRQ_XRC: its SRQ number, else 0 */
 	struct softroce_srq_attr attr; /* granted */
+	struct softroce_chunk chunk;
+	uint32_t ring; /* offset in the chunk */
+	uint32_t reserved0;
 };
-_Static_assert(sizeof(struct softroce_srq_reply) == 32, "layout");
+_Static_assert(sizeof(struct softroce_srq_reply) == 48, "layout");
 
 /*
  * struct softroce_modify_srq_request changes the attributes in Mask (ibv_srq_attr_mask).
- * The reply is an struct softroce_srq_reply. If Mask has SOFTROCE_SRQ_MAX_WR it comes
- * with a new ring: posted work requests are in it, with the same indices. The client must
- * not post between request and reply.
+ * The reply is an struct softroce_srq_reply. Only if Mask has SOFTROCE_SRQ_MAX_WR it
+ * comes with a descriptor, of the chunk of a new ring: posted work requests are in it,
+ * with the same indices. The client must not post between request and reply.
  */
 struct softroce_modify_srq_request {
 	uint32_t handle;
@@ -761,9 +792,9 @@ struct softroce_create_qp_request {
 _Static_assert(sizeof(struct softroce_create_qp_request) == 56, "layout");
 
 /*
- * struct softroce_create_qp_reply comes with the send ring and the receive ring; with the
- * send ring only for queue pairs with an SRQ and XRC initiators, and with none for XRC
- * targets.
+ * struct softroce_create_qp_reply comes with the chunk of both rings. A queue pair with
+ * an SRQ and an XRC initiator have no receive ring, and an XRC target has no ring, and no
+ * descriptor in this reply.
  */
 struct softroce_create_qp_reply {
 	uint32_t handle;
@@ -773,10 +804,13 @@ struct softroce_create_qp_reply {
 	uint32_t send_slot_size;
 	uint32_t recv_slots;
 	uint32_t recv_slot_size;
+	uint32_t send_ring; /* offset in the chunk */
+	uint32_t recv_ring; /* likewise */
 	uint32_t reserved0;
+	struct softroce_chunk chunk;
 	struct softroce_qp_cap cap; /* granted */
 };
-_Static_assert(sizeof(struct softroce_create_qp_reply) == 56, "layout");
+_Static_assert(sizeof(struct softroce_create_qp_reply) == 72, "layout");
 
 /*
  * struct softroce_qp_attr is struct ibv_qp_attr.

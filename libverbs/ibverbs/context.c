@@ -24,7 +24,6 @@ static struct sr_link contexts = {&contexts, &contexts};
  */
 static void wq_forked(struct sr_wq *w)
 {
-	sr_shm_make_private(&w->ring);
 	w->producer = w->flushed = 0;
 	pthread_mutex_init(&w->lock, NULL);
 }
@@ -36,10 +35,10 @@ static void context_forked(struct sr_context *ctx)
 	sr_close_fd(&ctx->conn, ctx->doorbell_fd);
 	ctx->doorbell_fd = -1;
 	sr_shm_make_private(&ctx->doorbells);
-	sr_shm_make_private(&ctx->events);
+	sr_chunks_make_private(&ctx->chunks);
+	pthread_mutex_init(&ctx->chunks.lock, NULL);
 	sr_for_each (l, &ctx->cqs) {
 		struct sr_cq *q = sr_container(l, struct sr_cq, link);
-		sr_shm_make_private(&q->ring);
 		q->consumer = 0;
 		pthread_mutex_init(&q->lock, NULL);
 	}
@@ -55,14 +54,20 @@ static void context_forked(struct sr_context *ctx)
 static void before_fork(void)
 {
 	pthread_mutex_lock(&contexts_lock);
-	sr_for_each (l, &contexts)
-		pthread_mutex_lock(&sr_container(l, struct sr_context, link)->lock);
+	sr_for_each (l, &contexts) {
+		struct sr_context *ctx = sr_container(l, struct sr_context, link);
+		pthread_mutex_lock(&ctx->lock);
+		pthread_mutex_lock(&ctx->chunks.lock);
+	}
 }
 
 static void after_fork_parent(void)
 {
-	sr_for_each (l, &contexts)
-		pthread_mutex_unlock(&sr_container(l, struct sr_context, link)->lock);
+	sr_for_each (l, &contexts) {
+		struct sr_context *ctx = sr_container(l, struct sr_context, link);
+		pthread_mutex_unlock(&ctx->chunks.lock);
+		pthread_mutex_unlock(&ctx->lock);
+	}
 	pthread_mutex_unlock(&contexts_lock);
 }
 
@@ -100,6 +105,7 @@ static struct sr_context *new_context(struct ibv_device *device)
 	c->cmd_fd = c->async_fd = ctx->doorbell_fd = -1;
 	pthread_mutex_init(&c->mutex, NULL);
 	pthread_mutex_init(&ctx->lock, NULL);
+	pthread_mutex_init(&ctx->chunks.lock, NULL);
 	sr_list_init(&ctx->link);
 	sr_list_init(&ctx->cqs);
 	sr_list_init(&ctx->qps);
@@ -112,12 +118,13 @@ static void free_context(struct sr_context *ctx)
 {
 	struct ibv_context *c = &ctx->verbs.context;
 	sr_shm_unmap(&ctx->doorbells);
-	sr_shm_unmap(&ctx->events);
+	sr_ring_unmap(&ctx->chunks, &ctx->events);
 	sr_close_fd(&ctx->conn, ctx->doorbell_fd);
 	sr_close_fd(&ctx->conn, c->async_fd);
 	sr_close_fd(&ctx->conn, c->cmd_fd);
 	pthread_mutex_destroy(&c->mutex);
 	pthread_mutex_destroy(&ctx->lock);
+	pthread_mutex_destroy(&ctx->chunks.lock);
 	free(ctx);
 }
 
@@ -142,9 +149,9 @@ static int map_context(struct sr_context *ctx, const struct softroce_open_device
 	if (r->doorbell_size < SOFTROCE_DOORBELL_BITS || !sr_valid_slot_count(r->event_slots))
 		error = EPROTO;
 	ctx->event_slots = r->event_slots;
-	mapped = sr_shm_map(&ctx->events, fds[2],
-			    SOFTROCE_RING_SLOTS +
-				    (size_t)r->event_slots * sizeof(struct softroce_async_event));
+	mapped = sr_ring_map(&ctx->chunks, &ctx->events, fds[2], &r->chunk, r->event_ring,
+			     SOFTROCE_RING_SLOTS +
+				     (size_t)r->event_slots * sizeof(struct softroce_async_event));
 	return mapped ? mapped : error;
 }
 

@@ -4,7 +4,7 @@
  * struct that programs see.
  *
  * Lock order: the list of contexts, a context's lock, a completion channel's, a completion queue's,
- * a work queue's, the public mutex of an object, a connection's.
+ * a work queue's, the public mutex of an object, a connection's, that of the chunks.
  */
 #ifndef SOFTROCE_CONTEXT_H
 #define SOFTROCE_CONTEXT_H
@@ -25,6 +25,7 @@ struct sr_context {
 	struct sr_conn conn;
 	struct sr_link link; /* in the list of all contexts */
 	struct sr_shm doorbells;
+	struct sr_chunks chunks;
 	struct sr_shm events; /* the ring of async events */
 	uint32_t event_slots;
 	uint32_t dropped_events; /* of the async event pipe: see sr_drop_events */

@@ -146,21 +146,23 @@ void sr_cq_purge(struct sr_cq *q, uint32_t qpn)
 	sr_unlock(&q->lock, q->single_threaded);
 }
 
-static int map_ring(struct sr_cq *q, int fd, uint32_t entries)
+static int map_ring(struct sr_cq *q, int fd, const struct softroce_create_cq_reply *r)
 {
+	struct sr_chunks *chunks = &sr_ctx(q->ibv.context)->chunks;
 	struct sr_shm ring;
-	int error = sr_shm_map(&ring, fd,
-			       SOFTROCE_RING_SLOTS + (size_t)entries * sizeof(struct softroce_cqe));
+	int error =
+		sr_ring_map(chunks, &ring, fd, &r->chunk, r->ring,
+			    SOFTROCE_RING_SLOTS + (size_t)r->entries * sizeof(struct softroce_cqe));
 	if (error)
 		return error;
-	if (!sr_valid_slot_count(entries)) {
-		sr_shm_unmap(&ring);
+	if (!sr_valid_slot_count(r->entries)) {
+		sr_ring_unmap(chunks, &ring);
 		return EPROTO;
 	}
-	sr_shm_unmap(&q->ring);
+	sr_ring_unmap(chunks, &q->ring);
 	q->ring = ring;
-	q->mask = entries - 1;
-	q->ibv.cqe = (int)entries;
+	q->mask = r->entries - 1;
+	q->ibv.cqe = (int)r->entries;
 	return 0;
 }
 
@@ -174,7 +176,7 @@ static int cmd_create_cq(struct sr_cq *q, uint32_t cqe)
 	int error = sr_command_fd(c, SOFTROCE_OP_CREATE_CQ, &req, sizeof req, &reply, sizeof reply,
 				  &fd);
 	if (!error)
-		error = map_ring(q, fd, reply.entries);
+		error = map_ring(q, fd, &reply);
 	if (error && reply.handle)
 		sr_command_handle(c, SOFTROCE_OP_DESTROY_CQ, reply.handle);
 	q->ibv.handle = reply.handle;
@@ -197,23 +199,39 @@ static void link_cq(struct sr_cq *q)
 	pthread_mutex_unlock(&ch->lock);
 }
 
-static void unlink_cq(struct sr_cq *q)
+/*
+ * Destroys a queue. Afterwards the daemon may use the memory of the ring for another one, so the
+ * channel's lock keeps other threads from looking for events there.
+ */
+static int cmd_destroy_cq(struct sr_cq *q)
 {
 	struct sr_context *ctx = sr_ctx(q->ibv.context);
 	struct sr_channel *ch = (struct sr_channel *)q->ibv.channel;
+	struct softroce_handle_request req = {.handle = q->ibv.handle};
+	struct softroce_destroy_cq_reply reply;
+	if (ch)
+		pthread_mutex_lock(&ch->lock);
+	int error = sr_command(&ctx->conn, SOFTROCE_OP_DESTROY_CQ, &req, sizeof req, &reply,
+			       sizeof reply);
+	if (error == EIO) { /* the daemon is gone, and the queue with it */
+		error = 0;
+		reply.events = atomic_load(sr_shm_word(&q->ring, SOFTROCE_CQ_EVENTS));
+	}
+	if (ch && !error) {
+		sr_list_del(&q->channel_link);
+		ch->ibv.refcnt--;
+		sr_drop_events(&ctx->conn, ch->ibv.fd, &ch->dropped_events,
+			       reply.events - q->comp_events_taken);
+	}
+	if (ch)
+		pthread_mutex_unlock(&ch->lock);
+	if (error)
+		return error;
 	pthread_mutex_lock(&ctx->lock);
 	sr_list_del(&q->link);
 	sr_drop_async_events(ctx, q->ibv.handle);
 	pthread_mutex_unlock(&ctx->lock);
-	if (!ch)
-		return;
-	pthread_mutex_lock(&ch->lock);
-	sr_list_del(&q->channel_link);
-	ch->ibv.refcnt--;
-	sr_drop_events(&ctx->conn, ch->ibv.fd, &ch->dropped_events,
-		       atomic_load(sr_shm_word(&q->ring, SOFTROCE_CQ_EVENTS)) -
-			       q->comp_events_taken);
-	pthread_mutex_unlock(&ch->lock);
+	return 0;
 }
 
 struct sr_cq *sr_create_cq(struct ibv_context *context, uint32_t cqe, void *cq_context,
@@ -233,7 +251,7 @@ struct sr_cq *sr_create_cq(struct ibv_context *context, uint32_t cqe, void *cq_c
 	sr_list_init(&q->recv_qps);
 	int error = cmd_create_cq(q, cqe);
 	if (error) {
-		sr_shm_unmap(&q->ring);
+		sr_ring_unmap(&sr_ctx(context)->chunks, &q->ring);
 		free(q);
 		return sr_null(error);
 	}
@@ -267,7 +285,7 @@ SR_PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 	int error = sr_command_fd(&sr_ctx(cq->context)->conn, SOFTROCE_OP_RESIZE_CQ, &req,
 				  sizeof req, &reply, sizeof reply, &fd);
 	if (!error)
-		error = map_ring(q, fd, reply.entries);
+		error = map_ring(q, fd, &reply);
 	sr_unlock(&q->lock, q->single_threaded);
 	return sr_error(error);
 }
@@ -275,15 +293,14 @@ SR_PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 SR_PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 {
 	struct sr_cq *q = sr_cq(cq);
-	int error = sr_destroy(&sr_ctx(cq->context)->conn, SOFTROCE_OP_DESTROY_CQ, cq->handle);
+	int error = cmd_destroy_cq(q);
 	if (error)
 		return error;
-	unlink_cq(q);
 	sr_wait_acknowledged(&cq->mutex, &cq->cond, &q->comp_events_reported,
 			     &cq->comp_events_completed);
 	sr_wait_acknowledged(&cq->mutex, &cq->cond, &q->async_events_reported,
 			     &cq->async_events_completed);
-	sr_shm_unmap(&q->ring);
+	sr_ring_unmap(&sr_ctx(cq->context)->chunks, &q->ring);
 	pthread_mutex_destroy(&q->lock);
 	pthread_mutex_destroy(&cq->mutex);
 	pthread_cond_destroy(&cq->cond);

@@ -54,24 +54,25 @@ static int fill_request(const struct ibv_qp_init_attr_ex *a, struct softroce_cre
 	return 1;
 }
 
-static int map_rings(struct sr_qp *q, const struct softroce_create_qp_reply *r, int *fds, int rings)
+static int map_rings(struct sr_qp *q, const struct softroce_create_qp_reply *r, int fd, int rings)
 {
 	struct sr_context *ctx = sr_ctx(q->ex.qp_base.context);
 	const struct softroce_qp_cap *cap = &r->cap;
-	int error = 0, rq_error = 0;
+	struct sr_ring sq = {fd, &r->chunk, r->send_ring, r->send_slots, r->send_slot_size};
+	struct sr_ring rq = {-1, &r->chunk, r->recv_ring, r->recv_slots, r->recv_slot_size};
+	int error = 0;
 	if (rings > 0)
-		error = sr_wq_open(&q->sq, fds[0], r->send_slots, r->send_slot_size,
-				   cap->max_send_wr,
+		error = sr_wq_open(ctx, &q->sq, &sq, cap->max_send_wr,
 				   sr_send_bytes(cap->max_send_sge, cap->max_inline_data));
-	if (rings > 1)
-		rq_error = sr_wq_open(&q->rq, fds[1], r->recv_slots, r->recv_slot_size,
-				      cap->max_recv_wr, sr_recv_bytes(cap->max_recv_sge));
+	if (rings > 1 && !error)
+		error = sr_wq_open(ctx, &q->rq, &rq, cap->max_recv_wr,
+				   sr_recv_bytes(cap->max_recv_sge));
 	size_t word = SOFTROCE_DOORBELL_BITS + (size_t)(r->doorbell / 64) * sizeof *q->doorbell;
 	if (word + sizeof *q->doorbell > ctx->doorbells.size)
 		return EPROTO;
 	q->doorbell = (_Atomic uint64_t *)(ctx->doorbells.mem + word);
 	q->doorbell_bit = UINT64_C(1) << r->doorbell % 64;
-	return error ? error : rq_error;
+	return error;
 }
 
 static int cmd_create_qp(struct sr_qp *q, const struct ibv_qp_init_attr_ex *attr)
@@ -79,7 +80,7 @@ static int cmd_create_qp(struct sr_qp *q, const struct ibv_qp_init_attr_ex *attr
 	struct sr_conn *c = &sr_ctx(q->ex.qp_base.context)->conn;
 	struct softroce_create_qp_request req = {0};
 	struct softroce_create_qp_reply reply = {0};
-	int fds[2], rings = fill_request(attr, &req);
+	int fd = -1, rings = fill_request(attr, &req);
 	if (rings < 0)
 		return EINVAL;
 	if (!is_same_context(q->ex.qp_base.context, attr))
@@ -90,12 +91,12 @@ static int cmd_create_qp(struct sr_qp *q, const struct ibv_qp_init_attr_ex *attr
 		.len = sizeof req,
 		.reply = &reply,
 		.reply_len = sizeof reply,
-		.reply_fds = fds,
-		.reply_nfds = rings,
+		.reply_fds = &fd,
+		.reply_nfds = rings > 0,
 	};
 	int error = sr_call(c, &r);
 	if (!error)
-		error = map_rings(q, &reply, fds, rings);
+		error = map_rings(q, &reply, fd, rings);
 	if (error && reply.handle)
 		sr_command_handle(c, SOFTROCE_OP_DESTROY_QP, reply.handle);
 	q->ex.qp_base.handle = reply.handle;
@@ -198,8 +199,9 @@ static void link_qp(struct sr_qp *q)
 
 static void free_qp(struct sr_qp *q)
 {
-	sr_wq_close(&q->sq);
-	sr_wq_close(&q->rq);
+	struct sr_context *ctx = sr_ctx(q->ex.qp_base.context);
+	sr_wq_close(ctx, &q->sq);
+	sr_wq_close(ctx, &q->rq);
 	pthread_mutex_destroy(&q->ex.qp_base.mutex);
 	pthread_cond_destroy(&q->ex.qp_base.cond);
 	free(q->binds);

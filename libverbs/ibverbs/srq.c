@@ -11,7 +11,8 @@
 static int map_ring(struct sr_srq *s, const struct softroce_srq_reply *r, int fd)
 {
 	s->max_sge = r->attr.max_sge;
-	return sr_wq_open(&s->wq, fd, r->slots, r->slot_size, r->attr.max_wr,
+	struct sr_ring ring = {fd, &r->chunk, r->ring, r->slots, r->slot_size};
+	return sr_wq_open(sr_ctx(s->ibv.context), &s->wq, &ring, r->attr.max_wr,
 			  sr_recv_bytes(r->attr.max_sge));
 }
 
@@ -38,7 +39,7 @@ static int cmd_create_srq(struct sr_srq *s, const struct softroce_create_srq_req
 
 static void free_srq(struct sr_srq *s)
 {
-	sr_wq_close(&s->wq);
+	sr_wq_close(sr_ctx(s->ibv.context), &s->wq);
 	pthread_mutex_destroy(&s->ibv.mutex);
 	pthread_cond_destroy(&s->ibv.cond);
 	free(s);

@@ -6,29 +6,31 @@ void sr_wq_init(struct sr_wq *w)
 	pthread_mutex_init(&w->lock, NULL);
 }
 
-int sr_wq_open(struct sr_wq *w, int fd, uint32_t slots, uint32_t slot_size, uint32_t max_wr,
+int sr_wq_open(struct sr_context *ctx, struct sr_wq *w, const struct sr_ring *r, uint32_t max_wr,
 	       size_t used)
 {
 	struct sr_shm ring;
-	int error = sr_shm_map(&ring, fd, SOFTROCE_RING_SLOTS + (size_t)slots * slot_size);
+	int error = sr_ring_map(&ctx->chunks, &ring, r->fd, r->chunk, r->offset,
+				SOFTROCE_RING_SLOTS + (size_t)r->slots * r->slot_size);
 	if (error)
 		return error;
 	/* Slots are accessed as structs, whose alignment is 8. */
-	if (!sr_valid_slot_count(slots) || slot_size < used || slot_size % 8 || max_wr > slots) {
-		sr_shm_unmap(&ring);
+	if (!sr_valid_slot_count(r->slots) || r->slot_size < used || r->slot_size % 8 ||
+	    max_wr > r->slots) {
+		sr_ring_unmap(&ctx->chunks, &ring);
 		return EPROTO;
 	}
-	sr_shm_unmap(&w->ring);
+	sr_ring_unmap(&ctx->chunks, &w->ring);
 	w->ring = ring;
-	w->slot_size = slot_size;
-	w->mask = slots - 1;
+	w->slot_size = r->slot_size;
+	w->mask = r->slots - 1;
 	w->max_wr = max_wr;
 	return 0;
 }
 
-void sr_wq_close(struct sr_wq *w)
+void sr_wq_close(struct sr_context *ctx, struct sr_wq *w)
 {
-	sr_shm_unmap(&w->ring);
+	sr_ring_unmap(&ctx->chunks, &w->ring);
 	pthread_mutex_destroy(&w->lock);
 }
 

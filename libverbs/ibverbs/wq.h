@@ -21,13 +21,22 @@ struct sr_wq {
 };
 
 void sr_wq_init(struct sr_wq *w);
-void sr_wq_close(struct sr_wq *w);
+void sr_wq_close(struct sr_context *ctx, struct sr_wq *w);
+
+/* Where a ring is: in a chunk whose descriptor is fd, or -1 if it is mapped. */
+struct sr_ring {
+	int fd;
+	const struct softroce_chunk *chunk;
+	uint32_t offset;
+	uint32_t slots;
+	uint32_t slot_size;
+};
 
 /*
- * sr_wq_open maps a ring, also in place of an earlier one. used is the number of bytes of a slot
- * that this side may write. 0 or an errno.
+ * sr_wq_open uses a ring, also in place of an earlier one, and closes its descriptor. used is the
+ * number of bytes of a slot that this side may write. 0 or an errno.
  */
-int sr_wq_open(struct sr_wq *w, int fd, uint32_t slots, uint32_t slot_size, uint32_t max_wr,
+int sr_wq_open(struct sr_context *ctx, struct sr_wq *w, const struct sr_ring *r, uint32_t max_wr,
 	       size_t used);
 
 /*
