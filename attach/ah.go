@@ -46,12 +46,16 @@ func (c *conn) createAH(v *abi.CreateAHRequest) (func() (reply, error), error) {
 		// Send work requests name an address handle by the client's handle.
 		handle := c.objects.newHandle()
 		var ah *nic.AH
-		c.device.engine.Do(func() { ah, err = c.nic.CreateAH(pd, handle, av) })
+		var most int
+		c.device.engine.Do(func() {
+			ah, err = c.nic.CreateAH(pd, handle, av)
+			most = c.nic.QueryDevice().MaxAH
+		})
 		if err != nil {
 			return reply{}, err
 		}
 		c.objects.m[handle] = ah
-		return handleReply(handle), nil
+		return reply{body: []any{abi.CreateAHReply{Handle: handle, MaxAH: uint32(most)}}}, nil
 	}, nil
 }
 

@@ -40,6 +40,8 @@ type Context struct {
 	limits ContextLimits
 	events EventSink
 
+	addressChanges uint32 // at abi.DoorbellAddresses
+
 	doorbells     []*QP // by doorbell number
 	freeDoorbells []int
 	count         objects

@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"syscall"
 
+	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/transport"
@@ -125,6 +127,10 @@ func (d *Device) GIDs() []GIDEntry { return d.gids.list() }
 // interfaceChanged updates the GID table and the port state from the interface.
 func (d *Device) interfaceChanged() {
 	if d.gids.update(d.iface) {
+		for _, c := range d.contexts {
+			c.addressChanges++
+			atomic.StoreUint32(word(c.opt.Doorbell, abi.DoorbellAddresses), c.addressChanges)
+		}
 		d.broadcast(ib.EventGIDChange)
 	}
 	if up := d.iface.Up(); up != d.up {

@@ -1,6 +1,7 @@
 package verbs_test
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"testing"
@@ -70,4 +71,57 @@ func BenchmarkRoundTrip(b *testing.B) {
 			recv(e[1])
 		}
 	}
+}
+
+// BenchmarkControl measures control calls. Creations are measured together with the destruction of
+// what they created.
+func BenchmarkControl(b *testing.B) {
+	f := verbstest.New(b)
+	c := f.Open(0)
+	e := verbstest.EndpointConfig{}.New(b, c)
+	ctx := b.Context()
+	to := verbs.AHAttr{GRH: verbs.GlobalRoute{DGID: e.Info.GID, SGIDIndex: 1}}
+	for _, bench := range []struct {
+		name string
+		call func() error
+	}{
+		{"QueryPort", func() error { _, err := c.QueryPort(ctx); return err }},
+		{"GIDs", func() error { _, err := c.GIDs(ctx); return err }},
+		{"CQ", func() error { return closed(c.CreateCQ(ctx, 64, nil)) }},
+		{"QP", func() error {
+			return closed(e.PD.CreateQP(ctx, verbs.QPInitAttr{QPType: verbs.RC, SendCQ: e.CQ, RecvCQ: e.CQ,
+				Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16}}))
+		}},
+		{"MR", func() error { return closed(e.PD.RegMR(ctx, e.Buf, verbs.AccessLocalWrite)) }},
+		{"AH", func() error { return closed(e.PD.CreateAH(ctx, to)) }},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := bench.call(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	b.Run("Open", func(b *testing.B) {
+		for b.Loop() {
+			c, err := verbs.Open(ctx, "nic0", verbs.WithSocket(f.Socket()))
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, err := c.GIDs(ctx); err != nil {
+				b.Fatal(err)
+			}
+			c.Close()
+		}
+	})
+}
+
+// closed closes an object that was created.
+func closed[T interface{ Close(context.Context) error }](o T, err error) error {
+	if err != nil {
+		return err
+	}
+	return o.Close(context.Background())
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -85,6 +86,8 @@ type Context struct {
 	asleep     *uint32
 
 	rings  chunks
+	ahs    addressHandles
+	gids   gidCache
 	events *eventQueue
 
 	mu       sync.Mutex
@@ -252,14 +255,54 @@ func (c *Context) QueryPort(ctx context.Context) (PortAttr, error) {
 	}, err
 }
 
-// GIDs returns the entries of the GID table that are in use.
+// A gidCache is a copy of the GID table.
+type gidCache struct {
+	mu      sync.Mutex
+	valid   bool
+	changes uint32 // of the table, when it was read
+	entries []GIDEntry
+}
+
+// addressChanges returns a number that the daemon changes when the GID table changes.
+func (c *Context) addressChanges() uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return 0
+	}
+	return atomic.LoadUint32(word(c.doorbells, abi.DoorbellAddresses))
+}
+
+// GIDs returns the entries of the GID table that are in use. The daemon is asked only if the table
+// has changed.
 func (c *Context) GIDs(ctx context.Context) ([]GIDEntry, error) {
+	if gids, ok := c.cachedGIDs(); ok {
+		return gids, ctx.Err()
+	}
+	changes := c.addressChanges()
 	entries, err := list[abi.GIDEntry](ctx, c.client, "query GIDs", abi.OpQueryGIDs)
+	if err != nil {
+		return nil, err
+	}
 	gids := make([]GIDEntry, len(entries))
 	for i, e := range entries {
 		gids[i] = GIDEntry{int(e.Index), e.GID, abi.Text(e.Netdev[:]), int(e.VLAN)}
 	}
-	return gids, err
+	t := &c.gids
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.valid, t.changes, t.entries = true, changes, gids
+	return slices.Clone(gids), nil
+}
+
+func (c *Context) cachedGIDs() (gids []GIDEntry, ok bool) {
+	t := &c.gids
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.valid || c.client.Ended() || t.changes != c.addressChanges() {
+		return nil, false
+	}
+	return slices.Clone(t.entries), true
 }
 
 // PKeys returns the P_Key table, by index: ibv_query_pkey. 0 is an index without a key.

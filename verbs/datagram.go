@@ -10,30 +10,6 @@ import (
 	"softroce/packet"
 )
 
-// AH is an address handle: ibv_ah.
-type AH struct {
-	ctx    *Context
-	handle uint32
-}
-
-// CreateAH creates an address handle for work requests of UD queue pairs: ibv_create_ah.
-func (p *PD) CreateAH(ctx context.Context, a AHAttr) (*AH, error) {
-	return created(ctx, "create AH", func() (*AH, error) {
-		h, err := p.ctx.create("create AH", abi.OpCreateAH, abi.CreateAHRequest{PD: p.handle, AH: a.abi()})
-		if err != nil {
-			return nil, err
-		}
-		return adopted(p.ctx, &AH{p.ctx, h})
-	})
-}
-
-func (a *AH) abandon() {}
-
-// Close destroys the address handle.
-func (a *AH) Close(ctx context.Context) error {
-	return a.ctx.closeObject(ctx, a, "destroy AH", abi.OpDestroyAH, a.handle, nil)
-}
-
 // GRH is the first 40 bytes of a UD receive: an IPv6 header, or 20 zero bytes and an IPv4 header.
 type GRH = packet.GRH
 

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"softroce/internal/abi"
+	"softroce/internal/control"
 )
 
 // PD is a protection domain: ibv_pd. Queue pairs reach only memory of their own PD.
@@ -30,5 +31,8 @@ func (p *PD) abandon() {}
 
 // Close deallocates the PD; EBUSY while something uses it.
 func (p *PD) Close(ctx context.Context) error {
-	return p.ctx.closeObject(ctx, p, "deallocate PD", abi.OpDeallocPD, p.handle, nil)
+	return control.AwaitError(ctx, "deallocate PD", func() error {
+		p.ctx.dropIdleAHs(p.handle)
+		return p.ctx.closeObject(context.Background(), p, "deallocate PD", abi.OpDeallocPD, p.handle, nil)
+	})
 }

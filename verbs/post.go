@@ -143,7 +143,7 @@ func (wr *SendWR) store(slot []byte, kind QPType) {
 	if kind == XRCSend {
 		w.AHOrSRQ = wr.RemoteSRQN
 	} else if wr.AH != nil {
-		w.AHOrSRQ = wr.AH.handle
+		w.AHOrSRQ = wr.AH.handle.Load()
 	}
 	switch wr.Opcode {
 	case WRBindMW:

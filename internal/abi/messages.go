@@ -380,11 +380,18 @@ type AHAttr struct {
 	_            [2]byte
 }
 
-// CreateAHRequest creates an address handle; the reply is a HandleReply.
+// CreateAHRequest creates an address handle.
 type CreateAHRequest struct {
 	PD uint32
 	_  uint32
 	AH AHAttr
+}
+
+// CreateAHReply names the address handle. A client that shares one between several of the program
+// with the same attributes enforces the limit.
+type CreateAHReply struct {
+	Handle uint32
+	MaxAH  uint32 // as in DeviceAttr
 }
 
 // CreateCQRequest creates a completion queue.

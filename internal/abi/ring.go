@@ -37,10 +37,11 @@ const (
 // posting a receive and a fence, the client does the same if RecvDoorbell is not 0: the QP is in
 // error, and the receive must be flushed.
 const (
-	DoorbellAsleep = 0  // u32, written by the daemon
-	DoorbellBits   = 64 // u64 words
-	DoorbellSize   = 16384
-	MaxDoorbells   = (DoorbellSize - DoorbellBits) * 8
+	DoorbellAsleep    = 0  // u32, written by the daemon
+	DoorbellAddresses = 4  // u32, written by the daemon: another value when the GID table has changed
+	DoorbellBits      = 64 // u64 words
+	DoorbellSize      = 16384
+	MaxDoorbells      = (DoorbellSize - DoorbellBits) * 8
 )
 
 // SendSlotSize returns the size of a send slot for that many SGEs or bytes of inline data,

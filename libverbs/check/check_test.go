@@ -274,3 +274,7 @@ func TestClosedDescriptorsAreNotUsed(t *testing.T) {
 func TestRingsShareMappings(t *testing.T) {
 	runProgram(t, verbstest.New(t), "shared_rings")
 }
+
+func TestAddressHandlesShareOneOfTheDaemon(t *testing.T) {
+	runProgram(t, verbstest.New(t, verbstest.WithLimits(verbstest.Limits{AHs: 100})), "address_handles")
+}

@@ -41,6 +41,7 @@
  * not 0: the QP is in error, and the receive must be flushed.
  */
 #define SOFTROCE_DOORBELL_ASLEEP 0 /* u32, written by the daemon */
+#define SOFTROCE_DOORBELL_ADDRESSES 4 /* u32, written by the daemon: another value when the GID table has changed */
 #define SOFTROCE_DOORBELL_BITS 64 /* u64 words */
 #define SOFTROCE_DOORBELL_SIZE 16384
 #define SOFTROCE_MAX_DOORBELLS 130560
@@ -625,8 +626,7 @@ struct softroce_ah_attr {
 _Static_assert(sizeof(struct softroce_ah_attr) == 32, "layout");
 
 /*
- * struct softroce_create_ah_request creates an address handle; the reply is a struct
- * softroce_handle_reply.
+ * struct softroce_create_ah_request creates an address handle.
  */
 struct softroce_create_ah_request {
 	uint32_t pd;
@@ -634,6 +634,16 @@ struct softroce_create_ah_request {
 	struct softroce_ah_attr ah;
 };
 _Static_assert(sizeof(struct softroce_create_ah_request) == 40, "layout");
+
+/*
+ * struct softroce_create_ah_reply names the address handle. A client that shares one
+ * between several of the program with the same attributes enforces the limit.
+ */
+struct softroce_create_ah_reply {
+	uint32_t handle;
+	uint32_t max_ah; /* as in struct softroce_device_attr */
+};
+_Static_assert(sizeof(struct softroce_create_ah_reply) == 8, "layout");
 
 /*
  * struct softroce_create_cq_request creates a completion queue.

@@ -3,6 +3,7 @@
  * Contexts: opening and closing a device, and what a fork does to them.
  */
 #include "ibverbs/context.h"
+#include "ibverbs/ah.h"
 #include "ibverbs/cq.h"
 #include "ibverbs/device.h"
 #include "ibverbs/ops.h"
@@ -110,6 +111,7 @@ static struct sr_context *new_context(struct ibv_device *device)
 	sr_list_init(&ctx->cqs);
 	sr_list_init(&ctx->qps);
 	sr_list_init(&ctx->srqs);
+	sr_list_init(&ctx->ahs.idle);
 	sr_set_ops(ctx);
 	return ctx;
 }
@@ -125,6 +127,8 @@ static void free_context(struct sr_context *ctx)
 	pthread_mutex_destroy(&c->mutex);
 	pthread_mutex_destroy(&ctx->lock);
 	pthread_mutex_destroy(&ctx->chunks.lock);
+	free(ctx->gids.entries);
+	sr_free_ahs(ctx);
 	free(ctx);
 }
 

@@ -20,6 +20,24 @@
 
 #undef ibv_query_port
 
+/* A copy of the GID table, and its length with the unused indices. */
+struct sr_gid_table {
+	struct softroce_gid_entry *entries; /* NULL: not read */
+	uint32_t count;
+	uint32_t changes; /* of the table, when it was read */
+	uint32_t length;  /* 0: unknown */
+};
+
+/* The address handles of a context: see ah.c. */
+#define SR_AH_BUCKETS 256
+struct sr_ahs {
+	struct sr_link *buckets; /* those that can be shared, NULL: none yet */
+	struct sr_link idle;	 /* those without users, oldest first */
+	uint32_t idle_count;
+	uint32_t users; /* address handles of the program */
+	uint32_t max;	/* the most that it may have, 0: unknown */
+};
+
 struct sr_context {
 	struct verbs_context verbs;
 	struct sr_conn conn;
@@ -31,13 +49,29 @@ struct sr_context {
 	uint32_t dropped_events; /* of the async event pipe: see sr_drop_events */
 	int doorbell_fd;
 	atomic_int fatal_reported; /* IBV_EVENT_DEVICE_FATAL was delivered to the program */
-	pthread_mutex_t lock;	   /* of the lists */
+	pthread_mutex_t lock;	   /* of what follows */
 	struct sr_link cqs, qps, srqs;
+	struct sr_gid_table gids;
+	struct sr_ahs ahs;
 };
 
 static inline struct sr_context *sr_ctx(struct ibv_context *c)
 {
 	return sr_container(c, struct sr_context, verbs.context);
+}
+
+/*
+ * sr_address_changes returns a number that the daemon changes when the GID table changes. The
+ * copies of a context in a child of a fork are not renewed.
+ */
+static inline uint32_t sr_address_changes(struct sr_context *ctx)
+{
+	return atomic_load(sr_shm_word(&ctx->doorbells, SOFTROCE_DOORBELL_ADDRESSES));
+}
+
+static inline bool sr_copies_valid(struct sr_context *ctx)
+{
+	return !ctx->conn.forked && !sr_gone(&ctx->conn);
 }
 
 /* sr_wake_engine wakes the engine if it sleeps (post.c). */

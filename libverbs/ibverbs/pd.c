@@ -5,6 +5,7 @@
  * time, so they take no lock.
  */
 #include "ibverbs/pd.h"
+#include "ibverbs/ah.h"
 
 #include <stdlib.h>
 
@@ -34,6 +35,7 @@ SR_PUBLIC int ibv_dealloc_pd(struct ibv_pd *ibv)
 		if (pd->td)
 			atomic_fetch_sub(&((struct sr_td *)pd->td)->refs, 1);
 	} else {
+		sr_drop_idle_ahs(sr_ctx(ibv->context), ibv->handle);
 		int error = sr_destroy(&sr_ctx(ibv->context)->conn, SOFTROCE_OP_DEALLOC_PD,
 				       ibv->handle);
 		if (error)

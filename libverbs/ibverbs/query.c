@@ -157,8 +157,45 @@ SR_PUBLIC int ibv_query_port(struct ibv_context *context, uint8_t port,
 			     offsetof(struct ibv_port_attr, port_cap_flags2));
 }
 
+/* Copies the table of the context; NULL if it must be read, or there is no memory. */
+static struct softroce_gid_entry *copy_gids(struct sr_context *ctx, uint32_t *count)
+{
+	struct softroce_gid_entry *copy = NULL;
+	pthread_mutex_lock(&ctx->lock);
+	struct sr_gid_table *t = &ctx->gids;
+	if (t->entries && sr_copies_valid(ctx) && t->changes == sr_address_changes(ctx)) {
+		copy = malloc((t->count + 1) * sizeof *copy);
+		if (copy)
+			memcpy(copy, t->entries, t->count * sizeof *copy);
+		*count = t->count;
+	}
+	pthread_mutex_unlock(&ctx->lock);
+	return copy;
+}
+
+static void keep_gids(struct sr_context *ctx, const struct softroce_gid_entry *gids, uint32_t count,
+		      uint32_t changes)
+{
+	struct softroce_gid_entry *copy = malloc((count + 1) * sizeof *copy);
+	if (!copy)
+		return;
+	memcpy(copy, gids, count * sizeof *copy);
+	pthread_mutex_lock(&ctx->lock);
+	struct sr_gid_table *t = &ctx->gids;
+	free(t->entries);
+	t->entries = copy;
+	t->count = count;
+	t->changes = changes;
+	pthread_mutex_unlock(&ctx->lock);
+}
+
 int sr_query_gids(struct ibv_context *context, struct softroce_gid_entry **gids, uint32_t *count)
 {
+	struct sr_context *ctx = sr_ctx(context);
+	*gids = copy_gids(ctx, count);
+	if (*gids)
+		return 0;
+	uint32_t changes = sr_address_changes(ctx);
 	struct softroce_list_reply *reply = NULL;
 	size_t len = 0;
 	struct sr_request r = {
@@ -166,7 +203,7 @@ int sr_query_gids(struct ibv_context *context, struct softroce_gid_entry **gids,
 		.whole_reply = (void **)&reply,
 		.whole_reply_len = &len,
 	};
-	int error = sr_call(&sr_ctx(context)->conn, &r);
+	int error = sr_call(&ctx->conn, &r);
 	if (error)
 		return error;
 	if (len < sizeof *reply) {
@@ -177,6 +214,7 @@ int sr_query_gids(struct ibv_context *context, struct softroce_gid_entry **gids,
 	*count = n < reply->count ? n : reply->count;
 	memmove(reply, reply + 1, *count * sizeof **gids);
 	*gids = (struct softroce_gid_entry *)reply;
+	keep_gids(ctx, *gids, *count, changes);
 	return 0;
 }
 
@@ -200,10 +238,20 @@ static int find_gid(struct ibv_context *context, uint32_t index, struct softroce
 
 static int gid_table_length(struct ibv_context *context, uint32_t *n)
 {
+	struct sr_context *ctx = sr_ctx(context);
 	struct softroce_port_attr p;
+	pthread_mutex_lock(&ctx->lock);
+	*n = ctx->gids.length;
+	pthread_mutex_unlock(&ctx->lock);
+	if (*n)
+		return 0;
 	int error = query(context, SOFTROCE_OP_QUERY_PORT, &p, sizeof p);
-	*n = p.gid_tbl_len;
-	return error;
+	if (error)
+		return error;
+	pthread_mutex_lock(&ctx->lock);
+	*n = ctx->gids.length = p.gid_tbl_len;
+	pthread_mutex_unlock(&ctx->lock);
+	return 0;
 }
 
 /* An unused index has the zero GID. */
