@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +11,7 @@ import (
 	"softroce/verbs"
 )
 
-// The messages on the stream connection are JSON values: request, response, then, when the client
+// The messages on the stream connection are lines of JSON: request, response, then, when the client
 // has finished, summary and verdict.
 
 // version is the protocol version. Incompatible changes of the messages below increment it.
@@ -59,49 +60,43 @@ type verdict struct {
 // ErrPeer is returned if the peer does not follow the protocol of this package.
 var ErrPeer = errors.New("the peer does not speak softroce perf's protocol")
 
-// messageConn sends and receives JSON messages on a stream connection.
+// messageConn sends and receives messages on a stream connection: each is a line of JSON. The
+// receiver reads the line to its end, because on a connection without a buffer, such as a net.Pipe,
+// the sender waits until it has: a receiver that stops at the end of the JSON and replies may wait
+// for the sender, while that waits for the newline to be read.
 type messageConn struct {
-	conn  net.Conn
-	dec   *json.Decoder
-	limit *limitedReader
+	conn net.Conn
+	in   *bufio.Reader
 }
 
-func newMessageConn(c net.Conn) *messageConn {
-	l := &limitedReader{r: c}
-	return &messageConn{c, json.NewDecoder(l), l}
-}
+func newMessageConn(c net.Conn) *messageConn { return &messageConn{c, bufio.NewReader(c)} }
 
 func (t *messageConn) send(v any) error { return json.NewEncoder(t.conn).Encode(v) }
 
 func (t *messageConn) receive(v any) error {
-	t.limit.n = maxMessage
-	err := t.dec.Decode(v)
-	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
-	if errors.As(err, &syntax) || errors.As(err, &kind) || errors.Is(err, errLong) {
-		return fmt.Errorf("%w: %w", ErrPeer, err)
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	line, err := t.line()
+	if errors.Is(err, io.EOF) {
 		return errClosed
+	}
+	if err == nil {
+		if err = json.Unmarshal(line, v); err != nil {
+			err = fmt.Errorf("%w: %w", ErrPeer, err)
+		}
 	}
 	return err
 }
 
-var errClosed = errors.New("the peer closed the connection")
-
-var errLong = errors.New("message is too long")
-
-// limitedReader fails after n bytes.
-type limitedReader struct {
-	r net.Conn
-	n int
-}
-
-func (l *limitedReader) Read(p []byte) (int, error) {
-	if l.n <= 0 {
-		return 0, errLong
+// line reads a line of at most maxMessage bytes.
+func (t *messageConn) line() (line []byte, err error) {
+	for {
+		part, err := t.in.ReadSlice('\n')
+		if line = append(line, part...); len(line) > maxMessage {
+			return nil, fmt.Errorf("%w: message is too long", ErrPeer)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, err
+		}
 	}
-	n, err := l.r.Read(p[:min(len(p), l.n)])
-	l.n -= n
-	return n, err
 }
+
+var errClosed = errors.New("the peer closed the connection")
