@@ -30,11 +30,22 @@ type CaptureLink struct {
 	taps  atomic.Pointer[[]*Tap]
 	mu    sync.Mutex // held while taps is replaced
 	frame []byte
+	last  int64 // the link's time of the last frame
 }
 
 // CaptureOptions are properties of frames that a link does not have.
 type CaptureOptions struct {
 	MAC func() [6]byte // of the NIC; nil means zeros
+
+	// Neighbour returns the MAC of a station whose frames the link receives without their Ethernet
+	// headers; zeros if it is not known. It may be nil.
+	Neighbour func(Station) [6]byte
+
+	// Clock reads the link's time. It is read before and after a call of the link, and the packets
+	// of the call are spread over the time between, by their lengths; no two have the same time. A
+	// link that does not serialize frames passes them on at one moment: they are a nanosecond
+	// apart. If Clock is nil all frames have the time of the call, as in a simulation.
+	Clock func() int64
 
 	// Wall converts the link's time to nanoseconds since 1970. If it is nil, each Tap measures the
 	// offset between the clocks once.
@@ -114,12 +125,17 @@ func (c *CaptureLink) Send(now int64, batch []TxFrame) (int, error) {
 		return c.inner.Send(now, batch)
 	}
 	clearDropped(batch)
+	t := c.startCall(now)
 	n, err := c.inner.Send(now, batch)
+	for i := range batch[:n] {
+		t.bytes += batch[i].Len
+	}
 	c.begin(*taps, now)
+	t.end = c.endCall(t.start)
 	for i := range batch[:n] {
 		if !batch[i].Dropped {
 			c.buildTx(&batch[i])
-			c.write(*taps, now)
+			c.write(*taps, t.next(batch[i].Len))
 		}
 	}
 	c.end(*taps)
@@ -128,18 +144,67 @@ func (c *CaptureLink) Send(now int64, batch []TxFrame) (int, error) {
 
 // Receive implements Link.
 func (c *CaptureLink) Receive(now int64, batch []RxFrame) (int, error) {
-	n, err := c.inner.Receive(now, batch)
 	taps := c.taps.Load()
-	if taps == nil || n == 0 {
+	if taps == nil {
+		return c.inner.Receive(now, batch)
+	}
+	t := c.startCall(now)
+	n, err := c.inner.Receive(now, batch)
+	if n == 0 {
 		return n, err
 	}
+	for i := range batch[:n] {
+		t.bytes += rxLen(&batch[i])
+	}
 	c.begin(*taps, now)
+	t.end = c.endCall(t.start)
 	for i := range batch[:n] {
 		c.buildRx(&batch[i])
-		c.write(*taps, now)
+		c.write(*taps, t.next(rxLen(&batch[i])))
 	}
 	c.end(*taps)
 	return n, err
+}
+
+// A call is a call of the link with a batch of frames.
+type call struct {
+	start, end  int64 // the link's time
+	bytes, done int   // of all frames, and of those that have a time
+}
+
+// next returns the time at which the link began to pass the next frame, of n bytes.
+func (t *call) next(n int) int64 {
+	at := t.start
+	if t.bytes > 0 {
+		at += int64(float64(t.end-t.start) * (float64(t.done) / float64(t.bytes)))
+	}
+	t.done += n
+	return at
+}
+
+func (c *CaptureLink) startCall(now int64) call {
+	if c.o.Clock != nil {
+		now = c.o.Clock()
+	}
+	return call{start: now}
+}
+
+// endCall returns when a call ended that began at start. Frames of a fabric may have been received
+// and answered by then.
+func (c *CaptureLink) endCall(start int64) int64 {
+	if c.o.Clock == nil || !c.icrc {
+		return start
+	}
+	return c.o.Clock()
+}
+
+// rxLen returns the bytes of a received frame from BTH to pad.
+func rxLen(f *RxFrame) int {
+	n := len(f.Head)
+	for _, t := range f.Tail {
+		n += len(t)
+	}
+	return n
 }
 
 // begin locks the taps for a batch.
@@ -158,8 +223,12 @@ func (c *CaptureLink) end(taps []*Tap) {
 	}
 }
 
-// write writes the current frame to all taps.
+// write writes the current frame, which passed the link at a time, to all taps.
 func (c *CaptureLink) write(taps []*Tap, now int64) {
+	if c.o.Clock != nil {
+		now = max(now, c.last+1)
+		c.last = now
+	}
 	for _, t := range taps {
 		if t.off {
 			continue
@@ -221,11 +290,10 @@ func (c *CaptureLink) buildRx(f *RxFrame) {
 	if f.Dst.IsMulticast() {
 		a.DstMAC = multicastMAC(f.Dst)
 	}
-	n := len(f.Head)
-	for _, t := range f.Tail {
-		n += len(t)
+	if a.SrcMAC == [6]byte{} && c.o.Neighbour != nil {
+		a.SrcMAC = c.o.Neighbour(Station{f.Src, f.VLAN()})
 	}
-	start := c.headers(&a, n)
+	start := c.headers(&a, rxLen(f))
 	c.frame = append(c.frame, f.Head...)
 	for _, t := range f.Tail {
 		c.frame = append(c.frame, t...)

@@ -90,6 +90,84 @@ func TestCaptureWritesFramesAsOnTheWire(t *testing.T) {
 	}
 }
 
+// A serializingLink is a link that computes ICRCs, as those through the kernel do.
+type serializingLink struct{ Link }
+
+func (l serializingLink) Capabilities() Capabilities {
+	c := l.Link.Capabilities()
+	c.ICRC = true
+	return c
+}
+
+func TestCapturedPacketsHaveTimesOfTheirOwn(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		serializes bool
+		want       string // times of four sent and two received packets
+	}{
+		// Packets of 12+1000, 12+2000, 12 and 12 bytes, in a call from 1000 to 2000; those of 12
+		// and 12+1000 in one from 3000 to 4000.
+		{"link through the kernel", true, "[1000 1332 1992 1996 3000 3011]"},
+		{"fabric", false, "[1000 1001 1002 1003 2000 2001]"},
+	} {
+		f, s, clock := NewFabric(), &frameList{}, int64(0)
+		var link Link = f.NewLink("engine", addrA)
+		if c.serializes {
+			link = serializingLink{link}
+		}
+		tap := NewCaptureLink(link, s, CaptureOptions{
+			Clock: func() int64 { clock += 1000; return clock },
+			Wall:  func(now int64) int64 { return now },
+		})
+		peer := f.NewLink("engine", addrB)
+		mustSend(t, tap, 5, frame(aToB, 0, make([]byte, 1000)), frame(aToB, 1, make([]byte, 2000)), frame(aToB, 2, nil), frame(aToB, 3, nil))
+		mustSend(t, peer, 6, frame(bToA, 0, nil), frame(bToA, 1, make([]byte, 1000)))
+		receive(t, tap, 7)
+		if got := fmt.Sprint(s.wall[:min(len(s.wall), 6)]); got != c.want {
+			t.Errorf("%s: times %v, want %s", c.name, got, c.want)
+		}
+	}
+	// A clock that is too coarse, or goes back.
+	f, s, clock := NewFabric(), &frameList{}, int64(10)
+	tap := NewCaptureLink(serializingLink{f.NewLink("engine", addrA)}, s, CaptureOptions{
+		Clock: func() int64 { clock--; return clock }, Wall: func(now int64) int64 { return now },
+	})
+	f.NewLink("engine", addrB)
+	for range 3 {
+		mustSend(t, tap, 5, frame(aToB, 0, nil), frame(aToB, 1, nil))
+	}
+	if got := fmt.Sprint(s.wall); got != "[9 10 11 12 13 14]" {
+		t.Errorf("coarse clock: times %v", got)
+	}
+}
+
+func TestCaptureShowsTheNeighbourOfFramesWithoutEthernetHeader(t *testing.T) {
+	f, s := NewFabric(), &frameList{}
+	asked := 0
+	c := NewCaptureLink(withoutMAC{f.NewLink("engine", addrA)}, s, CaptureOptions{
+		MAC:       func() [6]byte { return macA },
+		Neighbour: func(of Station) [6]byte { asked++; return map[Station][6]byte{{Addr: addrB}: macB}[of] },
+	})
+	peer := f.NewLink("engine", addrB)
+	mustSend(t, peer, 1, frame(bToA, 0, nil))
+	receive(t, c, 2)
+	var got packet.Frame
+	if err := packet.ParseFrame(s.frames[0], &got); err != nil || got.SrcMAC != macB || got.DstMAC != macA || asked != 1 {
+		t.Errorf("MACs %x > %x, %d lookups, %v", got.SrcMAC, got.DstMAC, asked, err)
+	}
+}
+
+// withoutMAC is a link that does not know the source MAC of received frames, like a UDPLink.
+type withoutMAC struct{ Link }
+
+func (l withoutMAC) Receive(now int64, batch []RxFrame) (int, error) {
+	n, err := l.Link.Receive(now, batch)
+	for i := range batch[:n] {
+		batch[i].SrcMAC = [6]byte{}
+	}
+	return n, err
+}
+
 func TestCaptureWritesFlippedBits(t *testing.T) {
 	c, peer, s := newTestCapture()
 	for _, bit := range []uint32{0, 12 * 8, 16*8 + 3} {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"sync"
@@ -157,8 +158,9 @@ func (p *FabricLink) vlans() []uint16 {
 }
 
 // Follow sets the link's MAC and addresses to those of an interface, now and whenever they change.
-// It adds the link-local address of the MAC, which every NIC has.
-func (p *FabricLink) Follow(i Interface) {
+// It adds the link-local address of the MAC, which every NIC has. It returns the interface as one
+// that resolves the addresses of other links on the fabric to their MACs.
+func (p *FabricLink) Follow(i Interface) Trunk {
 	set := func() {
 		mac := i.MAC()
 		p.mac.Store(&mac)
@@ -173,6 +175,28 @@ func (p *FabricLink) Follow(i Interface) {
 	}
 	i.OnChange(set)
 	set()
+	return &fabricInterface{i, p.fabric}
+}
+
+// A fabricInterface is the interface of a NIC on a fabric.
+type fabricInterface struct {
+	Interface
+	fabric *Fabric
+}
+
+// VLANAddresses implements Trunk.
+func (f *fabricInterface) VLANAddresses() []VLANAddress { return VLANAddresses(f.Interface) }
+
+// Resolve implements Interface. Frames reach the link of the address, whatever the MAC: it is for
+// captures.
+func (f *fabricInterface) Resolve(ctx context.Context, p *Path) error {
+	if err := f.Interface.Resolve(ctx, p); err != nil {
+		return err
+	}
+	if to := f.fabric.table.Load().ports[p.station()]; to != nil {
+		p.DstMAC = to.sourceMAC(p.Dst)
+	}
+	return nil
 }
 
 // sourceMAC returns the source MAC of frames from src, which only captures show.

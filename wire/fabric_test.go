@@ -390,3 +390,19 @@ func BenchmarkFabric(b *testing.B) {
 		})
 	}
 }
+
+// Captures of a fabric show one MAC for each NIC, whichever of its addresses a frame is for.
+func TestFabricResolvesAddressesToTheMACOfTheirLink(t *testing.T) {
+	f := NewFabric()
+	a := f.NewLink(nil).Follow(StaticInterface("a", macA, 9000, netip.PrefixFrom(addrA, 24)))
+	f.NewLink(nil).Follow(StaticTrunk("b", macB, 9000, []VLANAddress{{Prefix: netip.PrefixFrom(addrB, 24), VLAN: 7}}, netip.PrefixFrom(addrB, 24), netip.PrefixFrom(addr6, 64)))
+	for _, to := range []Station{{Addr: addrB}, {Addr: addrB, VLAN: 7}, {Addr: addr6}, {Addr: linkLocal(macB)}} {
+		p := Path{Src: addrA, Dst: to.Addr, VLAN: to.VLAN}
+		if to.Addr.Is6() {
+			p.Src = linkLocal(macA)
+		}
+		if err := a.Resolve(t.Context(), &p); err != nil || p.DstMAC != macB {
+			t.Errorf("%v resolves to %x, %v; want %x", to, p.DstMAC, err, macB)
+		}
+	}
+}

@@ -280,6 +280,17 @@ func (n *Netdev) remember(dst Station, h hop, room int) {
 	}
 }
 
+// Neighbour returns the MAC of the next hop to a station, as it was last resolved; zeros if it was
+// not. The interface's own addresses have its MAC.
+func (n *Netdev) Neighbour(of Station) [6]byte {
+	if s := n.state.Load().vlan(of.VLAN); s != nil && s.has(of.Addr) {
+		return s.mac
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.hops[of].mac
+}
+
 // refreshHops looks up the next hops of all resolved destinations and reports changes. It never
 // waits for a neighbour, whose reply is another event.
 func (n *Netdev) refreshHops(routes bool) {

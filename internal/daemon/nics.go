@@ -43,8 +43,7 @@ func (b *builder) link(e *nic.Engine, n nicspec.NIC) (wire.Link, wire.Interface,
 	case nicspec.Fabric:
 		iface := fabricInterface(n)
 		port := b.fabric.NewLink(e)
-		port.Follow(iface)
-		return port, iface, nil
+		return port, port.Follow(iface), nil
 	case nicspec.Packet, nicspec.UDP:
 		return b.netLink(n)
 	case nicspec.Dgram:

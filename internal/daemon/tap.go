@@ -29,10 +29,11 @@ type tappedLink struct {
 
 // add wraps a link in a capture.
 func (t *tap) add(name string, link wire.Link, iface wire.Interface, fabric bool) *tappedLink {
-	c := &tappedLink{
-		CaptureLink: wire.NewCaptureLink(link, nil, wire.CaptureOptions{MAC: iface.MAC, Wall: engineTime}),
-		name:        name, fabric: fabric, local: wire.Owns(iface),
+	o := wire.CaptureOptions{MAC: iface.MAC, Clock: t.clock, Wall: engineTime}
+	if n, ok := iface.(*wire.Netdev); ok {
+		o.Neighbour = n.Neighbour
 	}
+	c := &tappedLink{CaptureLink: wire.NewCaptureLink(link, nil, o), name: name, fabric: fabric, local: wire.Owns(iface)}
 	t.links = append(t.links, c)
 	return c
 }

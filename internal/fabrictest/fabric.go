@@ -126,10 +126,10 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 		iface = c.WrapInterface(i, iface)
 	}
 	port := cables.NewLink(e)
-	port.Follow(iface)
+	iface = port.Follow(iface)
 	var link wire.Link = port
 	if sink := c.Sinks[i]; sink != nil {
-		tap := wire.NewCaptureLink(link, nil, wire.CaptureOptions{MAC: iface.MAC})
+		tap := wire.NewCaptureLink(link, nil, wire.CaptureOptions{MAC: iface.MAC, Clock: e.Now})
 		tap.Attach(sink, i)
 		link = tap
 	}
