@@ -12,8 +12,15 @@ import (
 
 // DecodeOptions select what Decode prints.
 type DecodeOptions struct {
-	JSON bool // a JSON object on each line, instead of text
-	All  bool // also a line for each frame of another protocol
+	JSON  bool // a JSON object on each line, instead of text
+	Short bool // lines of text with what distinguishes packets: see Packet.AppendShort
+	All   bool // also a line for each frame of another protocol
+
+	Filter Match // only the packets that match, if it is not nil: see ParseFilter
+
+	// Remark, if it is not nil, is called for each packet, and its result is printed with the
+	// packet. It may return nil.
+	Remark func(*Packet) *Remark
 }
 
 // Summary counts the frames of a capture.
@@ -22,17 +29,29 @@ type Summary struct {
 	BadICRC   int
 	Malformed int // RoCEv2 packets or frames whose headers could not be parsed completely
 	Other     int // frames of other protocols
+	Cut       int // RoCEv2 packets that the capture truncated
+	Again     int // packets that were sent again, according to DecodeOptions.Remark
+	Filtered  int // RoCEv2 packets that DecodeOptions.Filter left out
+	Lost      int // frames that the capture lost, according to the file
 }
 
 func (s Summary) String() string {
-	return fmt.Sprintf("%d RoCEv2 packets, %d with a wrong ICRC, %d malformed; %d frames of other protocols",
-		s.RoCE, s.BadICRC, s.Malformed, s.Other)
+	text := fmt.Sprintf("%d RoCEv2 packets, %d with a wrong ICRC, %d malformed", s.RoCE, s.BadICRC, s.Malformed)
+	for _, c := range []struct {
+		n    int
+		what string
+	}{{s.Cut, "cut by the capture"}, {s.Again, "sent again"}, {s.Filtered, "left out by the filter"}, {s.Lost, "lost by the capture"}} {
+		if c.n > 0 {
+			text += fmt.Sprintf(", %d %s", c.n, c.what)
+		}
+	}
+	return text + fmt.Sprintf("; %d frames of other protocols", s.Other)
 }
 
-// Decode writes a line to w for each RoCEv2 packet of r: see Packet.AppendText and
-// Packet.MarshalJSON. Times in text are seconds since the first frame. A malformed frame to
-// RoCEv2's UDP port has a line that says so. If reading ends in an error, Decode returns it after
-// it has written everything before.
+// Decode writes a line to w for each RoCEv2 packet of r: see Packet.AppendText, Packet.AppendShort
+// and Packet.MarshalJSON. It reads one frame at a time. Times in text are seconds since the first
+// frame. A malformed frame to RoCEv2's UDP port has a line that says so. If reading ends in an
+// error, Decode returns it after it has written everything before.
 func Decode(w io.Writer, r *Reader, o DecodeOptions) (Summary, error) {
 	d := decoder{options: o}
 	for rec, err := range r.Records() {
@@ -53,6 +72,7 @@ func Decode(w io.Writer, r *Reader, o DecodeOptions) (Summary, error) {
 			return d.sum, err
 		}
 	}
+	d.sum.Lost = int(r.Lost())
 	return d.sum, nil
 }
 
@@ -65,25 +85,46 @@ type decoder struct {
 
 // line counts a frame and returns its line, nil if it has none.
 func (d *decoder) line(rec Record) ([]byte, error) {
-	p, err := Parse(rec)
+	p, err := ParseCut(rec)
 	switch {
 	case errors.Is(err, packet.ErrNotRoCE):
 		d.sum.Other++
-		if !d.options.All {
+		if !d.options.All || d.options.Filter != nil {
 			return nil, nil
 		}
 		return d.other(rec, err)
 	case err != nil:
 		d.sum.Malformed++
+		if d.options.Filter != nil {
+			return nil, nil
+		}
 		return d.other(rec, err)
 	}
 	d.sum.RoCE++
-	d.sum.Malformed += bit(p.Err != nil)
-	d.sum.BadICRC += bit(!p.ICRCOK())
-	if d.options.JSON {
-		return newline(json.Marshal(p))
+	d.sum.Cut += bit(p.Cut)
+	d.sum.Malformed += bit(p.Err != nil && !p.Cut)
+	d.sum.BadICRC += bit(!p.Cut && !p.ICRCOK())
+	var remark *Remark
+	if d.options.Remark != nil {
+		remark = d.options.Remark(p)
+		d.sum.Again += bit(remark != nil && remark.Again != nil)
 	}
-	d.buf = append(p.AppendText(d.buf[:0], d.start), '\n')
+	if d.options.Filter != nil && !d.options.Filter(p) {
+		d.sum.Filtered++
+		return nil, nil
+	}
+	switch {
+	case d.options.JSON:
+		return newline(p.json(remark))
+	case d.options.Short:
+		d.buf = p.AppendShort(d.buf[:0], d.start)
+	default:
+		d.buf = p.AppendText(d.buf[:0], d.start)
+	}
+	if remark != nil {
+		d.buf = append(append(d.buf, ' '), remark.String()...)
+	}
+	d.buf = append(d.buf, '\n')
 	return d.buf, nil
 }
 

@@ -15,7 +15,8 @@ type jsonPacket struct {
 	No        int         `json:"no"`
 	Time      json.Number `json:"time"` // seconds of the Unix epoch, nine decimals
 	Interface int         `json:"interface"`
-	Length    int         `json:"length"` // bytes of the frame on the wire
+	NIC       string      `json:"nic,omitempty"` // name of the interface
+	Length    int         `json:"length"`        // bytes of the frame on the wire
 
 	Src        netip.Addr    `json:"src"`
 	Dst        netip.Addr    `json:"dst"`
@@ -46,9 +47,10 @@ type jsonPacket struct {
 
 	MAD *jsonMAD `json:"mad,omitempty"` // if it is a management datagram
 
-	PayloadLen int    `json:"payload_len"`
-	ICRC       uint32 `json:"icrc"`
-	ICRCOK     bool   `json:"icrc_ok"`
+	PayloadLen int     `json:"payload_len"`
+	ICRC       *uint32 `json:"icrc,omitempty"`
+	ICRCOK     *bool   `json:"icrc_ok,omitempty"`
+	Captured   int     `json:"captured,omitempty"` // bytes of a frame that the capture truncated
 
 	SrcPort     uint16  `json:"src_port"`
 	DstPort     uint16  `json:"dst_port"`
@@ -63,6 +65,8 @@ type jsonPacket struct {
 	VLAN        *uint16 `json:"vlan,omitempty"` // the whole TCI
 
 	Error string `json:"error,omitempty"` // why the extended headers are missing
+
+	*Remark
 }
 
 type (
@@ -120,14 +124,22 @@ func (h hex64) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%#x", ui
 
 // MarshalJSON returns the packet as one JSON object with every field of its headers,
 // on one line.
-func (p *Packet) MarshalJSON() ([]byte, error) {
+func (p *Packet) MarshalJSON() ([]byte, error) { return p.json(nil) }
+
+func (p *Packet) json(r *Remark) ([]byte, error) {
 	j := jsonPacket{
-		No: p.No, Time: epoch(p.Time), Interface: p.Interface, Length: p.Length,
+		No: p.No, Time: epoch(p.Time), Interface: p.Interface, NIC: p.NIC, Length: p.Length, Remark: r,
 		Src: p.Src, Dst: p.Dst, Opcode: p.Opcode, OpcodeName: p.Opcode.String(),
 		DestQP: p.DestQP, PSN: p.PSN, AckReq: p.AckReq, Solicited: p.Solicited, MigReq: p.MigReq,
 		Pad: p.Pad, TVer: p.TVer, PKey: p.PKey, FECN: p.FECN, BECN: p.BECN, Reserved6: p.Reserved6, Reserved7: p.Reserved7,
-		PayloadLen: len(p.Payload), ICRC: p.ICRC(), ICRCOK: p.ICRCOK(),
-		SrcPort: p.SrcPort, DstPort: p.DstPort, UDPChecksum: p.UDPChecksum, TClass: p.TClass, HopLimit: p.HopLimit,
+		PayloadLen: p.payloadLen(),
+		SrcPort:    p.SrcPort, DstPort: p.DstPort, UDPChecksum: p.UDPChecksum, TClass: p.TClass, HopLimit: p.HopLimit,
+	}
+	if p.Cut {
+		j.Captured = len(p.Data)
+	} else {
+		icrc, ok := p.ICRC(), p.ICRCOK()
+		j.ICRC, j.ICRCOK = &icrc, &ok
 	}
 	j.setAddressing(p)
 	if p.Err != nil {

@@ -14,6 +14,7 @@ type Record struct {
 	No        int // number in the capture, from 1
 	Time      time.Time
 	Interface int
+	NIC       string // name of the interface, if the capture has it
 	LinkType  LinkType
 	Length    int   // bytes on the wire; more than len(Data) if the capture truncated the frame
 	Offset    int64 // offset of the record in its file
@@ -26,6 +27,10 @@ type Packet struct {
 	packet.Frame
 	packet.Header
 	Payload []byte // without padding
+
+	// Cut reports that the capture truncated the frame: see ParseCut. Payload is what is left of
+	// it.
+	Cut bool
 
 	// Err says why extended headers and payload could not be parsed: packet.ErrShort,
 	// packet.ErrOpcode or packet.ErrPad. Then only the BTH of Header is valid.
@@ -53,6 +58,46 @@ func Parse(r Record) (*Packet, error) {
 	}
 	p.Payload = covered[n : n+size]
 	return p, nil
+}
+
+// ParseCut parses a frame that the capture truncated, as far as its headers are left: the BTH at
+// least. Its ICRC is not known. The error of other frames is that of Parse.
+func ParseCut(r Record) (*Packet, error) {
+	if r.Length <= len(r.Data) || r.Length > maxRecord {
+		return Parse(r)
+	}
+	whole := r
+	whole.Data = make([]byte, r.Length)
+	have := copy(whole.Data, r.Data)
+	p := &Packet{Record: r, Cut: true}
+	if err := r.LinkType.parse(whole.Data, &p.Frame); err != nil {
+		return nil, err
+	}
+	at := r.Length - len(p.Trailer) - len(p.Transport) // of the BTH
+	if have < at+packet.BTHLen {
+		return nil, &packet.ParseError{Reason: packet.ErrTruncated, Offset: have}
+	}
+	left := p.Transport[:min(have-at, len(p.Transport)-packet.ICRCLen)]
+	n, err := p.Header.Parse(left)
+	if errors.Is(err, packet.ErrShort) {
+		err = packet.ErrTruncated
+	}
+	if err != nil {
+		p.Err = &packet.ParseError{Reason: err, Offset: at}
+		return p, nil
+	}
+	p.Payload = left[n:]
+	return p, nil
+}
+
+// payloadLen returns the bytes of payload on the wire, without padding: more than those of Payload
+// if the capture truncated the frame.
+func (p *Packet) payloadLen() int {
+	if !p.Cut || p.Err != nil {
+		return len(p.Payload)
+	}
+	n, _ := p.Header.PayloadLen(len(p.Transport) - packet.ICRCLen)
+	return max(n, len(p.Payload))
 }
 
 // String returns the packet's line of text, with the time in seconds of the minute.

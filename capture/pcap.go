@@ -23,9 +23,9 @@ type pcap struct {
 	link  LinkType
 }
 
-func newPcap(s *source) (func() (Record, error), error) {
+func newPcap(s *source) (*pcap, error) {
 	magic, _ := s.r.Peek(4)
-	f := pcap{source: s}
+	f := &pcap{source: s}
 	for _, order := range []binary.ByteOrder{binary.LittleEndian, binary.BigEndian} {
 		switch order.Uint32(magic) {
 		case pcapMicro:
@@ -48,8 +48,11 @@ func newPcap(s *source) (func() (Record, error), error) {
 	if err := f.link.check(); err != nil {
 		return nil, s.fail(20, err)
 	}
-	return f.next, nil
+	return f, nil
 }
+
+// lost implements format: the file does not say.
+func (f *pcap) lost() uint64 { return 0 }
 
 func (f *pcap) next() (Record, error) {
 	var b [pcapRecordLen]byte

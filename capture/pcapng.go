@@ -13,6 +13,7 @@ const (
 	blockInterface = 1
 	blockPacket    = 2 // obsolete
 	blockSimple    = 3
+	blockCounts    = 5 // interface statistics
 	blockEnhanced  = 6
 
 	blockHeadLen = 8  // type and length
@@ -20,8 +21,10 @@ const (
 	ngVersion    = 1
 
 	optionEnd        = 0
+	optionName       = 2
 	optionResolution = 9
 	optionOffset     = 14
+	optionDropped    = 5 // of interface statistics
 
 	// byteOrderMark is in every section header.
 	byteOrderMark uint32 = 0x1a2b3c4d
@@ -31,9 +34,12 @@ type pcapng struct {
 	*source
 	order      binary.ByteOrder
 	interfaces []ngInterface // of this section
+	ended      uint64        // frames lost in the sections before
 }
 
 type ngInterface struct {
+	name    string
+	lost    uint64
 	link    LinkType
 	snap    uint32
 	binary  bool // the clock ticks 2^exp times a second; otherwise 10^exp times
@@ -48,8 +54,8 @@ type block struct {
 	offset int64
 }
 
-func newPcapng(s *source) (func() (Record, error), error) {
-	f := pcapng{source: s, order: binary.LittleEndian}
+func newPcapng(s *source) (*pcapng, error) {
+	f := &pcapng{source: s, order: binary.LittleEndian}
 	b, err := f.block()
 	if err != nil {
 		return nil, err
@@ -57,7 +63,7 @@ func newPcapng(s *source) (func() (Record, error), error) {
 	if err := f.section(b); err != nil {
 		return nil, err
 	}
-	return f.next, nil
+	return f, nil
 }
 
 // next returns the frame of the next block that has one.
@@ -72,6 +78,8 @@ func (f *pcapng) next() (Record, error) {
 			err = f.section(b)
 		case blockInterface:
 			err = f.addInterface(b)
+		case blockCounts:
+			f.count(b)
 		case blockEnhanced:
 			return f.enhanced(b, 4)
 		case blockPacket:
@@ -129,7 +137,7 @@ func (f *pcapng) block() (block, error) {
 func (f *pcapng) body(b *block, already []byte, size int) error {
 	n := size - blockLen
 	switch b.kind {
-	case blockSection, blockInterface, blockPacket, blockSimple, blockEnhanced:
+	case blockSection, blockInterface, blockPacket, blockSimple, blockCounts, blockEnhanced:
 	default:
 		return f.skip(int64(n), b.offset, size, "block")
 	}
@@ -151,8 +159,18 @@ func (f *pcapng) section(b block) error {
 	if v := f.order.Uint16(b.body[4:]); v != ngVersion {
 		return f.corrupt(b.in(4), "pcapng version %d", v)
 	}
+	f.ended = f.lost()
 	f.interfaces = nil
 	return nil
+}
+
+// lost returns how many frames the capture lost, as far as the file has said.
+func (f *pcapng) lost() uint64 {
+	n := f.ended
+	for i := range f.interfaces {
+		n += f.interfaces[i].lost
+	}
+	return n
 }
 
 func (f *pcapng) addInterface(b block) error {
@@ -160,7 +178,17 @@ func (f *pcapng) addInterface(b block) error {
 		return f.corrupt(b.offset, "interface description of %d bytes", len(b.body)+blockLen)
 	}
 	i := ngInterface{link: LinkType(f.order.Uint16(b.body)), snap: f.order.Uint32(b.body[4:]), exp: 6}
-	for at := 8; at+4 <= len(b.body); {
+	if err := f.options(b, 8, i.option); err != nil {
+		return err
+	}
+	f.interfaces = append(f.interfaces, i)
+	return nil
+}
+
+// options calls apply for each option of a block, from byte at of its body on. apply reports
+// whether the value is valid.
+func (f *pcapng) options(b block, at int, apply func(order binary.ByteOrder, code uint16, v []byte) bool) error {
+	for at+4 <= len(b.body) {
 		code, n := f.order.Uint16(b.body[at:]), int(f.order.Uint16(b.body[at+2:]))
 		if code == optionEnd {
 			break
@@ -168,18 +196,34 @@ func (f *pcapng) addInterface(b block) error {
 		if at+4+n > len(b.body) {
 			return f.corrupt(b.in(at), "option of %d bytes runs past its block", n)
 		}
-		if !i.option(f.order, code, b.body[at+4:at+4+n]) {
+		if !apply(f.order, code, b.body[at+4:at+4+n]) {
 			return f.corrupt(b.in(at), "option %d has %d bytes, % x", code, n, b.body[at+4:at+4+n])
 		}
 		at += 4 + (n+3)&^3
 	}
-	f.interfaces = append(f.interfaces, i)
 	return nil
+}
+
+// count takes interface statistics into account, which count from the beginning of the capture. It
+// ignores what is not valid, since no frame depends on it.
+func (f *pcapng) count(b block) {
+	if len(b.body) < 12 || uint64(f.order.Uint32(b.body)) >= uint64(len(f.interfaces)) {
+		return
+	}
+	i := &f.interfaces[f.order.Uint32(b.body)]
+	f.options(b, 12, func(order binary.ByteOrder, code uint16, v []byte) bool {
+		if code == optionDropped && len(v) == 8 {
+			i.lost = order.Uint64(v)
+		}
+		return true
+	})
 }
 
 // option applies the value of an option, and reports whether it is valid.
 func (i *ngInterface) option(order binary.ByteOrder, code uint16, v []byte) bool {
 	switch code {
+	case optionName:
+		i.name = string(v)
 	case optionResolution:
 		if len(v) != 1 {
 			return false
@@ -230,7 +274,7 @@ func (f *pcapng) enhanced(b block, numberLen int) (Record, error) {
 	}
 	i := &f.interfaces[number]
 	return Record{
-		Time: i.time(ticks), Interface: number, LinkType: i.link,
+		Time: i.time(ticks), Interface: number, NIC: i.name, LinkType: i.link,
 		Length: int(f.order.Uint32(b.body[16:])), Offset: b.offset, Data: b.body[20 : 20+n],
 	}, nil
 }
@@ -247,6 +291,6 @@ func (f *pcapng) simple(b block) (Record, error) {
 		n = min(n, int64(i.snap))
 	}
 	return Record{
-		Time: time.Unix(0, 0).UTC(), LinkType: i.link, Length: int(length), Offset: b.offset, Data: b.body[4 : 4+n],
+		Time: time.Unix(0, 0).UTC(), NIC: i.name, LinkType: i.link, Length: int(length), Offset: b.offset, Data: b.body[4 : 4+n],
 	}, nil
 }

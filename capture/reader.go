@@ -39,10 +39,16 @@ const maxRecord = 1 << 20
 // A Reader reads a pcap or pcapng file frame by frame.
 type Reader struct {
 	src    *source
-	next   func() (Record, error) // reads a frame of the format, without its number
+	format format
 	number int
 	err    error     // every error is final
 	file   io.Closer // what Close closes, or nil
+}
+
+// A format is one of the file formats.
+type format interface {
+	next() (Record, error) // the next frame, without its number
+	lost() uint64
 }
 
 // Open opens a capture file. If it is not a capture, the error is ErrNotCapture.
@@ -76,9 +82,9 @@ func NewReader(r io.Reader, name string) (*Reader, error) {
 	}
 	c := &Reader{src: src}
 	if binary.LittleEndian.Uint32(magic) == blockSection {
-		c.next, err = newPcapng(src)
+		c.format, err = newPcapng(src)
 	} else {
-		c.next, err = newPcap(src)
+		c.format, err = newPcap(src)
 	}
 	if err != nil {
 		return nil, err
@@ -92,7 +98,7 @@ func (c *Reader) Next() (Record, error) {
 	if c.err != nil {
 		return Record{}, c.err
 	}
-	rec, err := c.next()
+	rec, err := c.format.next()
 	if err != nil {
 		c.err = err
 		return Record{}, err
@@ -113,6 +119,10 @@ func (c *Reader) Records() iter.Seq2[Record, error] {
 		}
 	}
 }
+
+// Lost returns how many frames the capture has lost, as far as the file has said so. A pcapng file
+// says it at its end.
+func (c *Reader) Lost() uint64 { return c.format.lost() }
 
 // Name returns the name of the capture in errors.
 func (c *Reader) Name() string { return c.src.name }

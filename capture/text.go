@@ -15,10 +15,14 @@ func (p *Packet) AppendText(b []byte, start time.Time) []byte {
 	b = p.appendBTH(b)
 	if p.Err == nil {
 		b = p.appendExtended(b, p.Opcode.Info().Headers)
-		b = fmt.Appendf(b, " payload_len=%d", len(p.Payload))
+		b = fmt.Appendf(b, " payload_len=%d", p.payloadLen())
 		b = p.appendMAD(b)
 	}
-	b = fmt.Appendf(b, " icrc=%#08x(%s)", p.ICRC(), word(p.ICRCOK(), "ok", "BAD"))
+	if p.Cut {
+		b = fmt.Appendf(b, " cut=%d/%d", len(p.Data), p.Length)
+	} else {
+		b = fmt.Appendf(b, " icrc=%#08x(%s)", p.ICRC(), word(p.ICRCOK(), "ok", "BAD"))
+	}
 	b = p.appendAddressing(b)
 	if p.Err != nil {
 		b = fmt.Appendf(b, " error=%q", p.Err)

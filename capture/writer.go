@@ -89,6 +89,17 @@ func (c *Writer) AddInterface(name string) (int, error) {
 // WriteFrame adds a whole Ethernet frame that was captured on an interface at wallNs nanoseconds of
 // the Unix epoch. It copies the frame.
 func (c *Writer) WriteFrame(wallNs int64, iface int, frame []byte) error {
+	return c.write(time.Unix(0, wallNs), iface, frame, len(frame))
+}
+
+// WriteRecord adds an Ethernet frame of another capture, which may be truncated, with its time. It
+// copies the frame.
+func (c *Writer) WriteRecord(iface int, r Record) error {
+	return c.write(r.Time, iface, r.Data, max(r.Length, len(r.Data)))
+}
+
+// write adds a frame that had length bytes on the wire.
+func (c *Writer) write(at time.Time, iface int, data []byte, length int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
@@ -97,15 +108,13 @@ func (c *Writer) WriteFrame(wallNs int64, iface int, frame []byte) error {
 	if iface < 0 || iface >= c.ifaces {
 		return fmt.Errorf("capture: interface %d of %d", iface, c.ifaces)
 	}
-	info := gopacket.CaptureInfo{
-		Timestamp: time.Unix(0, wallNs), InterfaceIndex: iface, CaptureLength: len(frame), Length: len(frame),
-	}
-	if err := c.ng.WritePacket(info, frame); err != nil {
+	info := gopacket.CaptureInfo{Timestamp: at, InterfaceIndex: iface, CaptureLength: len(data), Length: length}
+	if err := c.ng.WritePacket(info, data); err != nil {
 		c.err = fmt.Errorf("capture: %w", err)
 		return c.err
 	}
 	c.packets++
-	if wallNs-c.flushed >= flushEvery || wallNs < c.flushed {
+	if wallNs := at.UnixNano(); wallNs-c.flushed >= flushEvery || wallNs < c.flushed {
 		c.flushed = wallNs
 		return c.flush()
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -55,7 +56,7 @@ func (d *daemonCmd) Run(e *env) error {
 		log.Warn("cannot notify the service manager", "reason", err)
 	}
 	running.Wait(e)
-	return running.Close()
+	return errors.Join(running.Close(), running.WriteEnd(e.out))
 }
 
 // exitLate ends the process if it has not ended by itself some time after a signal: it may be

@@ -58,19 +58,21 @@ func (p *perfCmd) Run(e *env) error {
 	}
 	o := perf.Options{
 		Op: perf.Op(p.Op), Type: kind, Size: int(min(size, 1<<40)), Duration: p.Duration, Latency: p.Latency,
-		QPs: p.QPs, Depth: p.Depth, MTU: p.MTU,
+		QPs: p.QPs, Depth: p.Depth, MTU: p.MTU, Progress: new(perf.Progress),
 	}
 	if err := o.Validate(); err != nil {
 		return &usageError{err}
 	}
+	stop := e.showProgress(o.Progress)
 	r, err := p.measure(e, o)
-	if err != nil {
+	stop()
+	if r == nil {
 		return err
 	}
 	if p.JSON {
-		return e.json(r)
+		return errors.Join(err, e.json(r))
 	}
-	return r.WriteText(e.out)
+	return errors.Join(err, r.WriteText(e.out))
 }
 
 func (p *perfCmd) serve(e *env) error {

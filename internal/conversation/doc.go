@@ -17,4 +17,6 @@
 //     and whether it expects a reply.
 //  7. A capture may begin in the middle of a connection. begin.go finds the first PSN and MSN that
 //     a stream can be judged from, and message.go assembles its messages.
+//  8. Remarks (remarks.go) says which packets were sent again, and why. It reads one packet at a
+//     time.
 package conversation

@@ -120,7 +120,7 @@ func (d *Daemon) start() error {
 }
 
 // systemClock returns a monotonic clock that starts at 1. All engines share it, so that the
-// timestamps of their frames in a capture can be compared, with the resolution of an engine step.
+// timestamps of their frames in a capture can be compared.
 func systemClock() func() int64 {
 	start := time.Now()
 	return func() int64 { return int64(time.Since(start)) + 1 }
@@ -211,6 +211,9 @@ const (
 	metricsConnections = 64
 )
 
+// metricsPage is what a browser shows of the metrics server.
+const metricsPage = `<!DOCTYPE html><title>softroce</title><h1>softroce</h1><p><a href="/metrics">Metrics</a>`
+
 func (d *Daemon) serveMetrics() error {
 	if d.config.Metrics == "" {
 		return nil
@@ -222,6 +225,7 @@ func (d *Daemon) serveMetrics() error {
 	l = netutil.LimitListener(l, metricsConnections)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics.Handler(d, d.release))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, metricsPage) })
 	d.http = &http.Server{Handler: mux, ReadTimeout: metricsTimeout, WriteTimeout: metricsTimeout, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn)}
 	d.metrics = l.Addr()
 	d.running.Go(func() {
@@ -330,7 +334,8 @@ func (d *Daemon) Engines() (list []nic.EngineCounters) {
 	return list
 }
 
-// WriteReady writes one line per NIC, the daemon's announcement that it is ready.
+// WriteReady writes the daemon's announcement that it is ready: a line for each NIC, and one each
+// for the socket and the metrics.
 func (d *Daemon) WriteReady(w io.Writer) error {
 	nics := map[string]nic.Snapshot{}
 	for _, s := range d.Devices() {
@@ -350,7 +355,23 @@ func (d *Daemon) WriteReady(w io.Writer) error {
 			return err
 		}
 	}
-	return nil
+	text := fmt.Sprintf("socket %s\n", d.socket)
+	if d.metrics != nil {
+		text += fmt.Sprintf("metrics http://%v/metrics\n", d.metrics)
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+// WriteEnd writes a line that says what the capture of the whole run has recorded, if there is one.
+// It may be called after Close.
+func (d *Daemon) WriteEnd(w io.Writer) error {
+	if d.capture == nil {
+		return nil
+	}
+	s, _ := d.capture.State()
+	_, err := fmt.Fprintf(w, "capture %s: %s\n", d.config.Capture, Summary(s))
+	return err
 }
 
 // addresses formats the IP addresses of a GID table, without GID 0.

@@ -136,7 +136,8 @@ func TestDefaultNICsAreTwoOnAFabric(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "softroce0 on fabric: state ACTIVE, path MTU 4096, 192.0.2.1, 2001:db8::1\n" +
-		"softroce1 on fabric: state ACTIVE, path MTU 4096, 192.0.2.2, 2001:db8::2\n"
+		"softroce1 on fabric: state ACTIVE, path MTU 4096, 192.0.2.2, 2001:db8::2\n" +
+		"socket " + d.Socket() + "\n"
 	if ready.String() != want {
 		t.Errorf("ready lines:\n%s", ready.String())
 	}
@@ -249,9 +250,30 @@ func TestMetricsCountTraffic(t *testing.T) {
 	}
 }
 
+// A browser that opens the server's address finds the metrics, and the daemon prints the URL.
+func TestMetricsAreFound(t *testing.T) {
+	d := start(t, Config{Metrics: "127.0.0.1:0"})
+	if page := get(t, d, "/"); !strings.Contains(page, `href="/metrics"`) {
+		t.Errorf("the page is %s", page)
+	}
+	var ready strings.Builder
+	d.WriteReady(&ready)
+	if want := "metrics http://" + d.MetricsAddr().String() + "/metrics\n"; !strings.HasSuffix(ready.String(), want) {
+		t.Errorf("ready lines:\n%s", ready.String())
+	}
+	if r, err := http.Get("http://" + d.MetricsAddr().String() + "/metric"); err != nil || r.StatusCode != http.StatusNotFound {
+		t.Errorf("another path: %v, %v", r, err)
+	}
+}
+
 func scrape(t *testing.T, d *Daemon) string {
 	t.Helper()
-	r, err := http.Get("http://" + d.MetricsAddr().String() + "/metrics")
+	return get(t, d, "/metrics")
+}
+
+func get(t *testing.T, d *Daemon, path string) string {
+	t.Helper()
+	r, err := http.Get("http://" + d.MetricsAddr().String() + path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,6 +310,42 @@ func TestRunCaptureRecordsEachPacketOnce(t *testing.T) {
 	}
 }
 
+// In a capture, each NIC is one host, and no two packets of an interface have the same time.
+func TestCaptureTellsHostsAndPacketsApart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "all.pcapng")
+	d := start(t, Config{Capture: file})
+	a, b := newEndpoint(t, open(t, d, "softroce0")), newEndpoint(t, open(t, d, "softroce1"))
+	connect(t, a, b)
+	write(t, a, b, 16*4096) // packets of one batch
+	write(t, b, a, 16*4096)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	packets, err := capture.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(packets) < 34 {
+		t.Errorf("%d packets", len(packets))
+	}
+	hosts, last := map[string][6]byte{}, map[int]time.Time{}
+	for _, p := range packets {
+		for addr, mac := range map[string][6]byte{p.Src.String(): p.SrcMAC, p.Dst.String(): p.DstMAC} {
+			if known, ok := hosts[addr]; ok && known != mac {
+				t.Fatalf("packet %d: %s has the MACs %x and %x", p.No, addr, known, mac)
+			}
+			hosts[addr] = mac
+		}
+		if !p.Time.After(last[p.Interface]) {
+			t.Errorf("packet %d is of %v, the one before of %v", p.No, p.Time, last[p.Interface])
+		}
+		last[p.Interface] = p.Time
+	}
+	if len(hosts) != 2 || hosts["192.0.2.1"] == hosts["192.0.2.2"] || hosts["192.0.2.1"] == [6]byte{} {
+		t.Errorf("hosts %v", hosts)
+	}
+}
+
 func TestClientCapturesStartAndStop(t *testing.T) {
 	d := start(t, Config{})
 	a, b := newEndpoint(t, open(t, d, "softroce0")), newEndpoint(t, open(t, d, "softroce1"))
@@ -297,12 +355,12 @@ func TestClientCapturesStartAndStop(t *testing.T) {
 	ctx, stop := context.WithCancel(testContext(t))
 	began := make(chan struct{}, 1000)
 	type result struct {
-		s   control.CaptureState
+		s   Recorded
 		err error
 	}
 	done := make(chan result)
 	go func() {
-		s, err := Record(ctx, d.Socket(), "softroce1", file, func(control.CaptureState) { began <- struct{}{} })
+		s, err := Record(ctx, d.Socket(), RecordOptions{Device: "softroce1", Output: file, Progress: func(control.CaptureState) { began <- struct{}{} }})
 		done <- result{s, err}
 	}()
 	<-began
@@ -326,7 +384,7 @@ func TestClientCapturesStartAndStop(t *testing.T) {
 func TestCaptureOfUnknownNICFails(t *testing.T) {
 	d := start(t, Config{})
 	file := filepath.Join(t.TempDir(), "none.pcapng")
-	_, err := Record(testContext(t), d.Socket(), "softroce7", file, nil)
+	_, err := Record(testContext(t), d.Socket(), RecordOptions{Device: "softroce7", Output: file})
 	if err == nil || !strings.Contains(err.Error(), "softroce7") {
 		t.Errorf("got %v", err)
 	}
@@ -353,7 +411,7 @@ func TestRejectedCaptureKeepsExistingFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	openReader(t, pipe)
-	if _, err := Record(testContext(t), d.Socket(), "softroce7", pipe, nil); err == nil {
+	if _, err := Record(testContext(t), d.Socket(), RecordOptions{Device: "softroce7", Output: pipe}); err == nil {
 		t.Error("recorded an unknown NIC")
 	}
 	if _, err := os.Stat(pipe); err != nil {

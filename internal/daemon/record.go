@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -11,35 +13,118 @@ import (
 	"softroce/internal/control"
 )
 
-// Record has the daemon behind socket write the packets of device, or of all NICs if device is
-// empty, to file, or to standard output if file is "-", until ctx ends. It calls progress, if not
-// nil, several times a second with the counts so far. The daemon accepts the request only from its
-// own user and root.
-func Record(ctx context.Context, socket, device, file string, progress func(control.CaptureState)) (control.CaptureState, error) {
+// A Recorded is what Record has written.
+type Recorded struct {
+	control.CaptureState
+	Files []string // those that are kept; none for standard output
+}
+
+// Summary says what was recorded.
+func Summary(s control.CaptureState) string {
+	return fmt.Sprintf("%d packets, %d bytes, %d lost", s.Packets, s.Bytes, s.Dropped)
+}
+
+// Record has the daemon behind socket record packets until ctx ends, or until o.Count packets are
+// written. If not all of them are wanted, the daemon writes to a pipe, from which Record selects.
+// The daemon accepts the request only from its own user and root.
+func Record(ctx context.Context, socket string, o RecordOptions) (Recorded, error) {
 	c, err := control.Dial(ctx, socket)
 	if err != nil {
-		return control.CaptureState{}, err
+		return Recorded{}, err
 	}
 	defer c.Close()
+	if o.everything() {
+		return recordAll(ctx, c, &o)
+	}
+	return recordSelected(ctx, c, o)
+}
+
+// recordAll has the daemon write the file.
+func recordAll(ctx context.Context, c *control.Client, o *RecordOptions) (r Recorded, err error) {
 	w, created := os.Stdout, false
-	if file != "-" {
-		if w, created, err = awaitOutput(ctx, file); err != nil {
-			return control.CaptureState{}, err
+	if o.Output != "-" {
+		if w, created, err = awaitOutput(ctx, o.Output); err != nil {
+			return r, err
 		}
 		defer w.Close()
+		r.Files = []string{o.Output}
 	}
-	if err := c.StartCapture(ctx, w, device); err != nil {
+	if err := c.StartCapture(ctx, w, o.Device); err != nil {
 		if created {
-			os.Remove(file)
+			os.Remove(o.Output)
 		}
-		return control.CaptureState{}, err
+		return r, err
 	}
-	if err := pollProgress(ctx, c, progress); err != nil {
-		return control.CaptureState{}, err
+	if err := pollProgress(ctx, c, o.Progress); err != nil {
+		return r, err
 	}
+	r.CaptureState, err = stopCapture(ctx, c)
+	return r, err
+}
+
+func stopCapture(ctx context.Context, c *control.Client) (control.CaptureState, error) {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopTimeout)
 	defer cancel()
 	return c.StopCapture(end)
+}
+
+// selectPipe is the size of the pipe from the daemon, which bridges the time in which this process
+// does not run. It is what a user may have without privilege.
+const selectPipe = 1 << 20
+
+// recordSelected selects from what the daemon writes to a pipe.
+func recordSelected(ctx context.Context, c *control.Client, o RecordOptions) (r Recorded, err error) {
+	s := &selection{RecordOptions: o, open: func(path string) (*os.File, error) {
+		f, _, err := awaitOutput(ctx, path)
+		return f, err
+	}}
+	from, to, err := os.Pipe()
+	if err != nil {
+		return r, err
+	}
+	defer from.Close()
+	if raw, err := to.SyscallConn(); err == nil { // if it fails, the pipe is only shorter
+		raw.Control(func(fd uintptr) { unix.FcntlInt(fd, unix.F_SETPIPE_SZ, selectPipe) })
+	}
+	err = c.StartCapture(ctx, to, o.Device)
+	to.Close()
+	if err == nil {
+		err = s.begin()
+	}
+	if err != nil {
+		return r, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	copied := make(chan error, 1)
+	go func() {
+		err := s.copy(from)
+		stop()
+		io.Copy(io.Discard, from) // the daemon writes until its capture is stopped
+		copied <- errors.Join(err, s.endFile())
+	}()
+	progress := o.Progress
+	if progress != nil {
+		progress = func(seen control.CaptureState) {
+			now := s.written()
+			now.Dropped = seen.Dropped
+			o.Progress(now)
+		}
+	}
+	err = pollProgress(ctx, c, progress)
+	seen, stopErr := stopCapture(ctx, c)
+	if err == nil {
+		err = stopErr
+	}
+	if err != nil {
+		from.Close() // in case the daemon does not
+	}
+	if copyErr := <-copied; err == nil || !errors.Is(copyErr, os.ErrClosed) {
+		err = errors.Join(copyErr, err)
+	}
+	r = Recorded{s.written(), s.files}
+	r.Dropped = seen.Dropped
+	return r, err
 }
 
 // awaitOutput is openOutput for a file that may be a FIFO: it waits for a reader until ctx ends.

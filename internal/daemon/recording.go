@@ -78,6 +78,9 @@ func newRecording(o output, names []string) *recording {
 func (r *recording) write(wallNs int64, iface int, frame []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.stopping { // the frame is not lost: the capture has ended
+		return
+	}
 	for r.blocking && len(r.pending.data)+len(frame) > maxPending && r.err == nil && !r.stopping {
 		r.wake.Wait()
 	}

@@ -2,6 +2,7 @@ package perf
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"softroce/verbs"
@@ -16,7 +17,8 @@ type load struct {
 	unsolicited []int            // per queue pair, operations since the last solicited one
 	wc          [64]verbs.WC
 
-	completed uint64 // operations of all phases
+	completed uint64      // operations of all phases
+	stop      atomic.Bool // end the measurement early
 }
 
 func newLoad(s *endpoint, peer endpointInfo) *load {
@@ -66,19 +68,23 @@ func (l *load) post(q, n int) error {
 	return l.qps[q].PostSend(batch...)
 }
 
+// warmUp returns how long nothing is counted at the beginning of a phase.
+func warmUp(whole time.Duration) time.Duration { return min(whole/10, time.Second) }
+
 // maxSamples bounds the memory of the latency phase.
 const maxSamples = 1 << 20
 
-// latency times single operations on the first queue pair for o.Latency, or until at least one is
-// counted. The first tenth is warm-up.
+// latency times single operations on the first queue pair for o.Latency, or until stop, and until
+// at least one is counted. The beginning is warm-up.
 func (l *load) latency(ctx context.Context) ([]time.Duration, error) {
 	if l.o.Latency == 0 {
 		return nil, nil
 	}
+	progress := l.o.Progress.begin(&l.o, false)
 	samples := make([]time.Duration, 0, maxSamples)
 	end := time.Now().Add(l.o.Latency)
-	warm := l.o.Latency / 10
-	for start := time.Now(); (start.Before(end) || len(samples) == 0) && len(samples) < cap(samples); {
+	warm := warmUp(l.o.Latency)
+	for start := time.Now(); (start.Before(end) || len(samples) == 0) && len(samples) < cap(samples) && (len(samples) == 0 || !l.stop.Load()); {
 		if err := l.post(0, 1); err != nil {
 			return nil, err
 		}
@@ -87,18 +93,20 @@ func (l *load) latency(ctx context.Context) ([]time.Duration, error) {
 		}
 		l.completed++
 		now := time.Now()
-		if end.Sub(start) < l.o.Latency-warm {
+		if end.Sub(start) < l.o.Latency-warm || l.stop.Load() {
 			samples = append(samples, now.Sub(start))
 		}
+		progress.operations.Store(l.completed)
 		start = now
 	}
 	return samples, nil
 }
 
-// bandwidth keeps every queue pair full for o.Duration, or until something has completed. It
-// returns the operations completed since the first completion after a tenth of the duration, and
-// the time that they took.
+// bandwidth keeps every queue pair full for o.Duration, or until something has completed, or until
+// stop. It returns the operations completed since the first completion after the warm-up, and the
+// time that they took.
 func (l *load) bandwidth(ctx context.Context) (counted uint64, elapsed time.Duration, err error) {
+	progress := l.o.Progress.begin(&l.o, true)
 	batch := l.o.batch()
 	open := 0 // batches
 	for q := range l.qps {
@@ -110,7 +118,7 @@ func (l *load) bandwidth(ctx context.Context) (counted uint64, elapsed time.Dura
 		}
 	}
 	start := time.Now()
-	from, end := start.Add(l.o.Duration/10), start.Add(l.o.Duration)
+	from, end := start.Add(warmUp(l.o.Duration)), start.Add(l.o.Duration)
 	var first, last time.Time
 	for stopping := false; open > 0; {
 		n, err := l.reap(ctx)
@@ -119,6 +127,7 @@ func (l *load) bandwidth(ctx context.Context) (counted uint64, elapsed time.Dura
 		}
 		now := time.Now()
 		l.completed += uint64(n * batch)
+		progress.operations.Add(uint64(n * batch))
 		switch {
 		case stopping:
 		case !first.IsZero():
@@ -127,6 +136,12 @@ func (l *load) bandwidth(ctx context.Context) (counted uint64, elapsed time.Dura
 			stopping = now.After(end)
 		case now.After(from):
 			first = now
+		}
+		if l.stop.Load() && !stopping {
+			stopping = true
+			if counted == 0 { // it was interrupted during the warm-up
+				counted, first, last = progress.operations.Load(), start, now
+			}
 		}
 		if stopping {
 			open -= n

@@ -11,7 +11,8 @@ import (
 	"softroce/verbs"
 )
 
-// Between runs o between two NICs opened by the same program: client measures to server.
+// Between runs o between two NICs opened by the same program: client measures to server. See
+// Measure for what it returns if ctx ends.
 func Between(ctx context.Context, client, server *verbs.Context, gid int, o Options) (*Result, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -19,7 +20,7 @@ func Between(ctx context.Context, client, server *verbs.Context, gid int, o Opti
 	ours, theirs := net.Pipe()
 	s := Server{Context: server, GIDIndex: verbs.AnyGID, Log: slog.New(slog.DiscardHandler)}
 	served := make(chan error, 1)
-	go func() { served <- s.ServeConn(ctx, theirs) }()
+	go func() { served <- s.ServeConn(context.WithoutCancel(ctx), theirs) }() // ends with the connection
 	r, err := Measure(ctx, ours, client, gid, o)
 	if serr := <-served; err == nil {
 		err = serr

@@ -49,6 +49,8 @@ type Options struct {
 	QPs      int           `json:"qps"`
 	Depth    int           `json:"depth"` // operations outstanding per QP
 	MTU      int           `json:"mtu"`   // path MTU in bytes; 0: the smaller active MTU of the two ports
+
+	Progress *Progress `json:"-"` // updated while the measurement runs; may be nil
 }
 
 // DefaultOptions returns the defaults for an operation.

@@ -217,6 +217,38 @@ func TestCancelledContextEndsRun(t *testing.T) {
 	}
 }
 
+// Ctrl-C ends a measurement early. What was measured until then is verified and returned.
+func TestInterruptedMeasurementReturnsWhatItHas(t *testing.T) {
+	ctx, a, b := nics(t)
+	for _, phase := range []string{"latency: ", "bandwidth: "} {
+		interruptible, interrupt := context.WithCancel(ctx)
+		o := brief(perf.Send)
+		o.Duration, o.Latency, o.Progress = time.Minute, time.Minute, new(perf.Progress)
+		if phase == "bandwidth: " {
+			o.Latency = time.Millisecond
+		}
+		go func() {
+			for !strings.HasPrefix(o.Progress.String(), phase) {
+				time.Sleep(time.Millisecond)
+			}
+			interrupt()
+		}()
+		r, err := perf.Between(interruptible, a, b, verbs.AnyGID, o)
+		if !errors.Is(err, context.Canceled) || r == nil {
+			t.Fatalf("%s%+v, %v", phase, r, err)
+		}
+		var text strings.Builder
+		r.WriteText(&text)
+		want := "interrupted before the bandwidth was measured\n"
+		if phase == "bandwidth: " {
+			want = " s of the bandwidth\n"
+		}
+		if !r.Interrupted || !r.Checked || r.Latency == nil || (r.Messages > 0) != (phase == "bandwidth: ") || !strings.Contains(text.String(), want) {
+			t.Errorf("%s%+v\n%s", phase, r, text.String())
+		}
+	}
+}
+
 func TestValidateNamesOptionOutOfRange(t *testing.T) {
 	for _, c := range []struct {
 		change func(*perf.Options)

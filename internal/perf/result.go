@@ -28,6 +28,8 @@ type Result struct {
 	Latency *Latency `json:"latency_us,omitempty"`
 	Checked bool     `json:"data_checked"`
 
+	Interrupted bool `json:"interrupted,omitempty"` // before the durations asked for had passed
+
 	// For Send on UC and UD: the messages of the whole run, and those that the server received.
 	Sent     uint64  `json:"sent,omitempty"`
 	Received *uint64 `json:"received,omitempty"`
@@ -92,19 +94,30 @@ func (r *Result) WriteText(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "%s %s -> %s  %s, %s, depth %d, path MTU %d\n", op, r.Local, r.Remote, count(r.Size, "byte"), count(r.QPs, "QP"), r.Depth, r.MTU)
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "  messages\tGb/s\tmessages/s\t")
-	if r.Latency != nil {
-		fmt.Fprint(t, "min µs\tp50\tp90\tp99\tp99.9\tmax\t")
+	head, row := "", ""
+	if r.Seconds > 0 || !r.Interrupted {
+		head, row = "  messages\tGb/s\tmessages/s\t", fmt.Sprintf("  %d\t%.2f\t%.0f\t", r.Messages, r.Bandwidth, r.MessageRate)
 	}
-	fmt.Fprintf(t, "\n  %d\t%.2f\t%.0f\t", r.Messages, r.Bandwidth, r.MessageRate)
 	if l := r.Latency; l != nil {
-		fmt.Fprintf(t, "%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t", l.Min, l.P50, l.P90, l.P99, l.P999, l.Max)
+		head += "min µs\tp50\tp90\tp99\tp99.9\tmax\t"
+		row += fmt.Sprintf("%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t", l.Min, l.P50, l.P90, l.P99, l.P999, l.Max)
 	}
-	fmt.Fprintln(t)
-	if err := t.Flush(); err != nil || r.Received == nil {
+	if head != "" {
+		fmt.Fprintf(t, "%s\n%s\n", head, row)
+	}
+	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "  received %d of %d messages\n", *r.Received, r.Sent)
+	if r.Received != nil {
+		fmt.Fprintf(w, "  received %d of %d messages\n", *r.Received, r.Sent)
+	}
+	var err error
+	switch {
+	case r.Interrupted && r.Seconds > 0:
+		_, err = fmt.Fprintf(w, "  interrupted after %.2f s of the bandwidth\n", r.Seconds)
+	case r.Interrupted:
+		_, err = fmt.Fprintln(w, "  interrupted before the bandwidth was measured")
+	}
 	return err
 }
 

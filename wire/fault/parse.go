@@ -15,18 +15,22 @@ import (
 	"softroce/packet"
 )
 
-// An Error is a mistake in a line of a fault program.
+// An Error is a mistake in a line of a fault program, or in a filter.
 type Error struct {
-	Line    int
+	Line    int    // 0 in a filter
 	Word    string // the wrong word; "" if words are missing at the end of the line
 	Problem string // what is wrong and what would be right
 }
 
 func (e *Error) Error() string {
-	if e.Word == "" {
-		return fmt.Sprintf("line %d: at the end: %s", e.Line, e.Problem)
+	where := ""
+	if e.Line != 0 {
+		where = fmt.Sprintf("line %d: ", e.Line)
 	}
-	return fmt.Sprintf("line %d: %q: %s", e.Line, e.Word, e.Problem)
+	if e.Word == "" {
+		return where + "at the end: " + e.Problem
+	}
+	return fmt.Sprintf("%s%q: %s", where, e.Word, e.Problem)
 }
 
 // Parse reads a program in the fault language. It reads all lines: its error joins an *Error for
@@ -73,6 +77,7 @@ type parser struct {
 	line    int
 	words   []string // not yet read
 	clauses []string // first words of the clauses that were read
+	filter  bool     // the line is one of a filter
 	err     error
 }
 
@@ -162,6 +167,10 @@ var commonClauses = []string{
 // clause reads a clause: a parameter of the action, a condition, or a selection.
 func (p *parser) clause(r *Rule) {
 	w := p.word("a clause")
+	if p.filter && !slices.Contains(filterClauses(), w) {
+		p.fail(w, "is not a condition of a filter%s", suggest(w, filterClauses()))
+		return
+	}
 	if a, ok := actionClauses[w]; ok && a != r.Action {
 		p.fail(w, "belongs to %q, not to %q", a, r.Action)
 		return

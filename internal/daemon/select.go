@@ -1,0 +1,215 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"softroce/capture"
+	"softroce/internal/control"
+)
+
+// RecordOptions say what Record records, and where it writes it.
+type RecordOptions struct {
+	Device string // the NIC; empty: all
+	Output string // the file; "-" is standard output
+
+	Filter  capture.Match // nil: all frames, those of other protocols too
+	SnapLen int           // bytes of each frame that are written; 0: all
+	Count   uint64        // frames after which the capture ends; 0: no limit
+
+	// A new file is begun when the file has about FileSize bytes, or holds frames of FileTime; 0:
+	// never. Files is the number of files to keep, the newest; 0: all.
+	FileSize int64
+	FileTime time.Duration
+	Files    int
+
+	Progress func(control.CaptureState) // is called several times a second; may be nil
+}
+
+// everything reports whether the daemon can write the capture itself.
+func (o *RecordOptions) everything() bool {
+	return o.Filter == nil && o.SnapLen == 0 && o.Count == 0 && !o.rotates()
+}
+
+func (o *RecordOptions) rotates() bool { return o.FileSize > 0 || o.FileTime > 0 }
+
+// A selection writes the frames that the options select from a capture to files.
+type selection struct {
+	RecordOptions
+	open func(path string) (*os.File, error)
+
+	mu     sync.Mutex // of state
+	state  control.CaptureState
+	files  []string // that are kept
+	number int      // of the last file, from 1
+	file   *os.File
+	out    *capture.Writer // nil before the file's first frame
+	ifaces map[int]int     // the file's interfaces, by those of the source
+	size   int64           // bytes of the file, about
+	start  time.Time       // of the file's first frame
+}
+
+// begin opens the first file.
+func (s *selection) begin() error {
+	s.number = 1
+	path := s.Output
+	if s.rotates() {
+		path = s.numbered()
+	}
+	s.ifaces, s.size = map[int]int{}, 0
+	if path == "-" {
+		s.file = os.Stdout
+		return nil
+	}
+	var err error
+	if s.file, err = s.open(path); err == nil {
+		s.files = append(s.files, path)
+	}
+	return err
+}
+
+// numbered returns the name of the current file: all.pcapng becomes all_00001.pcapng.
+func (s *selection) numbered() string {
+	ext := filepath.Ext(s.Output)
+	return fmt.Sprintf("%s_%05d%s", strings.TrimSuffix(s.Output, ext), s.number, ext)
+}
+
+// copy reads a capture to its end, or until Count frames are written.
+func (s *selection) copy(from io.Reader) error {
+	r, err := capture.NewReader(from, "capture")
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go s.flushOften(ctx)
+	for rec, err := range r.Records() {
+		if err != nil {
+			return err
+		}
+		if s.Filter != nil {
+			p, err := capture.ParseCut(rec)
+			if err != nil || !s.Filter(p) {
+				continue
+			}
+		}
+		if s.SnapLen > 0 && len(rec.Data) > s.SnapLen {
+			rec.Data = rec.Data[:s.SnapLen]
+		}
+		if err := s.write(rec); err != nil {
+			return err
+		}
+		if s.state.Packets == s.Count && s.Count > 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+// blockOverhead is the bytes that a frame takes in a pcapng file in addition to its own, and
+// headerSize those of the blocks before the first frame, about.
+const (
+	blockOverhead = 32
+	headerSize    = 256
+)
+
+// write writes a frame, to a new file if the old one is full.
+func (s *selection) write(rec capture.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := int64(len(rec.Data) + blockOverhead)
+	if s.out != nil && (s.FileSize > 0 && s.size+n > s.FileSize || s.FileTime > 0 && rec.Time.Sub(s.start) >= s.FileTime) {
+		if err := s.next(); err != nil {
+			return err
+		}
+	}
+	iface, ok := s.ifaces[rec.Interface]
+	var err error
+	switch {
+	case s.out == nil:
+		s.size, s.start = headerSize, rec.Time
+		s.out, err = capture.NewWriter(s.file, rec.NIC)
+	case !ok:
+		iface, err = s.out.AddInterface(rec.NIC)
+	}
+	if err == nil {
+		err = s.out.WriteRecord(iface, rec)
+	}
+	if err != nil {
+		return err
+	}
+	s.ifaces[rec.Interface] = iface
+	s.size += n
+	s.state.Packets++
+	s.state.Bytes += uint64(len(rec.Data))
+	return nil
+}
+
+// next begins another file, and removes the oldest if there are too many.
+func (s *selection) next() error {
+	if err := s.endFile(); err != nil {
+		return err
+	}
+	s.number++
+	path := s.numbered()
+	var err error
+	if s.file, err = s.open(path); err != nil {
+		return err
+	}
+	s.ifaces, s.size = map[int]int{}, 0
+	s.files = append(s.files, path)
+	if s.Files > 0 && len(s.files) > s.Files {
+		err = os.Remove(s.files[0])
+		s.files = s.files[1:]
+	}
+	return err
+}
+
+// endFile completes the file. One without frames becomes a valid capture too.
+func (s *selection) endFile() (err error) {
+	if s.out == nil {
+		name := s.Device
+		if name == "" {
+			name = "softroce"
+		}
+		s.out, err = capture.NewWriter(s.file, name)
+	}
+	if err == nil {
+		err = s.out.Close()
+	}
+	s.out = nil
+	if s.file != os.Stdout {
+		err = errors.Join(err, s.file.Close())
+	}
+	return err
+}
+
+// flushOften lets readers of the file see frames soon.
+func (s *selection) flushOften(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(progressInterval):
+		}
+		s.mu.Lock()
+		if s.out != nil {
+			s.out.Flush() // an error is that of the next write
+		}
+		s.mu.Unlock()
+	}
+}
+
+// written returns what was written so far.
+func (s *selection) written() control.CaptureState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
