@@ -49,7 +49,7 @@ var mutations = []mutation{
 	{"a timeout does not widen the send window", "recovery.go",
 		"r.window = min(r.window, ackInterval)", "r.window = ackInterval"},
 	{"the buffer of a READ or atomic is checked when the response arrives", "scatter.go",
-		"	if w.ownResponse && w.kind != packet.KindAtomicWrite {\n		return ib.WCSuccess\n", "	if false {\n		return ib.WCSuccess\n"},
+		"	if w.ownResponse && w.kind != packet.KindAtomicWrite {", "	if w.ownResponse && w.kind == packet.KindAtomicWrite {"},
 	{"the keys of a receive are of its SRQ's protection domain", "xrc.go",
 		"if q.cfg.RecvPD != nil {", "if false {"},
 	{"a receive reports the access error of its WRITE with immediate (11.6.2)", "responder.go",
