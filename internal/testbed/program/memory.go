@@ -33,6 +33,9 @@ func (s *session) mr(w request) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if w.text(1) == "-" {
+		return "", errors.New("the region has no name")
+	}
 	r := &region{}
 	size := w.number(2)
 	if size > maxSize {
