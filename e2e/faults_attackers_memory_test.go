@@ -104,6 +104,7 @@ func attackWithOneFile() {
 			fmt.Printf("%d registrations, then %v\n", n, err)
 			break
 		}
+		deeds.Add(1)
 	}
 	holdAttack()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,8 +37,16 @@ var attacks = map[string]func(){
 
 const inProgress = "the attack is in progress\n"
 
-// holdAttack reports that the attack is in progress, and keeps what it has.
+// deeds counts what the attack of this process has achieved: objects that it created, messages that
+// it sent, rings that it overwrote.
+var deeds atomic.Uint64
+
+// holdAttack reports that the attack is in progress once it has achieved something, and keeps what
+// it has. An attack that the daemon turns away shows nothing.
 func holdAttack() {
+	for deeds.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
 	fmt.Print(inProgress)
 	select {}
 }
@@ -108,6 +117,7 @@ func createMany(connections int, create func(*attackConn) error) {
 					fmt.Printf("connection %d: %d objects, then %v\n", i, n, err)
 					return
 				}
+				deeds.Add(1)
 			}
 		})
 	}
@@ -144,6 +154,7 @@ func attackWithConnections() {
 			break
 		}
 		all = append(all, c)
+		deeds.Add(1)
 	}
 	holdAttack()
 }
@@ -157,6 +168,7 @@ func attackWithSilence() {
 			if control.Write(sock, abi.Message(nil, abi.Header{Version: abi.Version, Op: abi.OpListDevices})) != nil {
 				break
 			}
+			deeds.Add(1)
 		}
 	}
 	holdAttack()
@@ -178,9 +190,13 @@ func attackWithSnapshots() {
 		c := must(dialAttack())
 		go func() {
 			for {
-				if err := c.request(abi.OpSnapshot, 1, &abi.SnapshotReply{}); err != nil && c.Ended() {
+				err := c.request(abi.OpSnapshot, 1, &abi.SnapshotReply{})
+				if err != nil && c.Ended() {
 					fmt.Printf("connection %d: %v\n", i, err)
 					return
+				}
+				if err == nil {
+					deeds.Add(1)
 				}
 			}
 		}()
@@ -195,5 +211,6 @@ func attackWithPathDescriptor() {
 	_, err := c.Call(context.Background(), control.Request{Name: "open XRCD", Op: abi.OpOpenXRCD, Body: []any{abi.OpenXRCDRequest{}},
 		FDs: []int{fd}, Reply: &abi.HandleReply{}})
 	fmt.Printf("XRC domain: %v\n", err)
+	deeds.Add(1)
 	holdAttack()
 }

@@ -39,7 +39,7 @@ func TestProgramsOnLossyFabric(t *testing.T) {
 		t.Fatal(err)
 	}
 	ns := harness.Namespace(t, "lossy")
-	socket := harness.DaemonIn(t, ns, "--fault", file)
+	socket := harness.DaemonIn(t, ns, append(harness.Judged(t, len(lossyRuns)+4, 1000), "--fault", file)...)
 	client, server := harness.FabricEndpoints(ns, socket)
 	for _, r := range lossyRuns {
 		t.Run(r.name(), func(t *testing.T) { r.run(t, client, server, false) })

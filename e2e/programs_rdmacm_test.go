@@ -71,7 +71,7 @@ var cmExchanges = []cmExchange{
 func TestConnectionManagerProgramsOnOneDaemon(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
-	a, b := harness.FabricPair(t)
+	a, b := harness.FabricPair(t, harness.Judged(t, 2*len(cmExchanges), 20*len(cmExchanges))...)
 	t.Run("two NICs", func(t *testing.T) { runCMExchanges(t, a, b, cmExchanges) })
 	t.Run("one NIC", func(t *testing.T) { runCMExchanges(t, a, a, cmExchanges) })
 }
@@ -79,7 +79,7 @@ func TestConnectionManagerProgramsOnOneDaemon(t *testing.T) {
 func TestConnectionManagerProgramsBetweenTwoDaemons(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
-	a, b := harness.VethPair(t)
+	a, b := harness.VethPair(t, harness.Judged(t, len(cmExchanges), 20*len(cmExchanges))...)
 	runCMExchanges(t, a, b, cmExchanges)
 }
 

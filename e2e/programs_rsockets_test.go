@@ -40,7 +40,7 @@ func TestRsocketsWithSanitizers(t *testing.T) {
 	if len(list) < 8 {
 		t.Fatalf("only %d exchanges use sockets", len(list))
 	}
-	a, b := harness.FabricPair(t)
+	a, b := harness.FabricPair(t, harness.Judged(t, len(list), 10*len(list))...)
 	t.Run("fabric", func(t *testing.T) { runCMExchanges(t, with(a), with(b), list) })
 	x, y := harness.VethPair(t)
 	var datagrams []cmExchange // these begin with UDP on a veth pair
@@ -69,6 +69,7 @@ func TestRsocketShutdownFollowsAcknowledgedData(t *testing.T) {
 	c := cmExchange{server: "rstream -b SELF -T v -C 3 -I 2", client: "rstream -s PEER -T v -C 3 -I 2", want: "custom"}
 	c.run(t, server, client, false)
 	stop()
+	harness.Judge(t, file, 1, 6)
 	all, err := capture.Load(file)
 	if err != nil {
 		t.Fatal(err)

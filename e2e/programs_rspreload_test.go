@@ -33,7 +33,7 @@ func TestTCPProgramsOverRDMA(t *testing.T) {
 	harness.NeedPrograms(t)
 	harness.LocalPrograms.Acquire(t)
 	preload := socketsPreload(t)
-	client, server := harness.FabricPair(t)
+	client, server := harness.FabricPair(t, harness.Judged(t, 1, 20)...)
 	dir := t.TempDir()
 	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
 	content := make([]byte, 1<<20+5)
@@ -80,7 +80,7 @@ func TestForkingServerOverRDMA(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "forkserver")
 	harness.RunCommand(t, "gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-o", program, "forkserver/forkserver.c")
 	ns := harness.Namespace(t, "forkserver")
-	socket := harness.DaemonIn(t, ns)
+	socket := harness.DaemonIn(t, ns, harness.Judged(t, 2, 20)...)
 	client, server := harness.FabricEndpoints(ns, socket)
 	for _, e := range []harness.Endpoint{client, server} {
 		harness.RunCommand(t, "ip", "-n", ns, "addr", "add", e.Addr[false]+"/32", "dev", "lo")

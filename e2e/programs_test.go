@@ -150,8 +150,8 @@ func TestPrograms(t *testing.T) {
 	}{
 		{"two NICs", harness.FabricPair, false, programRuns},
 		{"veth", harness.VethPair, false, programRuns},
-		{"one NIC", func(t *testing.T, _ ...string) (harness.Endpoint, harness.Endpoint) {
-			x, _ := harness.FabricPair(t)
+		{"one NIC", func(t *testing.T, options ...string) (harness.Endpoint, harness.Endpoint) {
+			x, _ := harness.FabricPair(t, options...)
 			return x, x
 		}, true, quickRuns()},
 	} {
@@ -159,7 +159,7 @@ func TestPrograms(t *testing.T) {
 			where.rows = programRuns
 		}
 		t.Run(where.name, func(t *testing.T) {
-			client, server := where.make(t)
+			client, server := where.make(t, harness.Judged(t, len(where.rows), 20*len(where.rows))...)
 			for _, r := range where.rows {
 				for _, v := range harness.IPVersions {
 					if ipv6 := where.ipv6 && !r.family.rdmacm; v.IPv6 != ipv6 && !runWholeMatrix() || v.IPv6 && r.family.rdmacm {

@@ -32,6 +32,7 @@ func TestConnectionManagerProgramsInVLAN(t *testing.T) {
 		{name: "udaddy", server: "udaddy -b SELF", client: "udaddy -s PEER", want: "test complete"},
 	})
 	stop()
+	harness.Judge(t, file, 2, 40)
 	text, err := exec.Command(harness.Binary(t), "decode", "--all", file).Output()
 	if err != nil {
 		t.Fatalf("decode: %v\n%s", err, text)
