@@ -1,6 +1,12 @@
 package conversation
 
-import "softroce/packet"
+import (
+	"slices"
+
+	"softroce/capture"
+	"softroce/cm"
+	"softroce/packet"
+)
 
 // A capture may begin in the middle of a connection, of a message, or of a retransmission. This
 // file finds the first PSN of a stream that can be judged, and the MSN before it.
@@ -78,12 +84,17 @@ func (s *Stream) hasSetup() bool {
 	if first.No > first.Index+1 {
 		return true
 	}
-	for _, p := range s.packets[:first.Index] {
-		if p.Opcode.Service() == packet.UD {
-			return true
-		}
+	return slices.ContainsFunc(s.packets[:first.Index], mayConnect)
+}
+
+// mayConnect reports whether a packet may belong to the beginning of a connection: of the connection
+// manager's messages only the request does.
+func mayConnect(p *capture.Packet) bool {
+	if p.Opcode.Service() != packet.UD {
+		return false
 	}
-	return false
+	_, m, _ := cm.Parse(p.Payload)
+	return p.DestQP != cm.GSIQPN || m == nil || m.Attribute() == cm.AttrREQ
 }
 
 // maxFirstReplies bounds the replies that are searched for requests before the capture.

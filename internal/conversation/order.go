@@ -119,10 +119,15 @@ func sendOrder(captured []*Transmission) (sent []*Transmission, certain bool) {
 		}
 		sent = append(sent, t)
 	}
+	setSentBefore(sent)
+	return sent, certain
+}
+
+// setSentBefore sets SentBefore of packets in the order in which they were sent.
+func setSentBefore(sent []*Transmission) {
 	for i := len(sent) - 2; i >= 0; i-- {
 		sent[i].SentBefore = min(sent[i].Index, sent[i+1].SentBefore)
 	}
-	return sent, certain
 }
 
 // identifications unwraps the IPv4 Identifications of packets, and reports whether they count up

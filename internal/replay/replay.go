@@ -131,8 +131,32 @@ func directions(d *conversation.Direction) []*conversation.Direction {
 	return []*conversation.Direction{d, d.Peer}
 }
 
-// replay fills in the verdicts on a stream.
+// replay fills in the verdicts on a stream. Where the order of the replies is not certain and their
+// order in the capture leaves differences, that of their MSNs counts if it leaves none.
 func (s *stream) replay(o Options) error {
+	if err := s.replayReading(o); err != nil || s.unexplained() == 0 {
+		return err
+	}
+	other := s.ByMSN()
+	if other == nil {
+		return nil
+	}
+	t := newStream(other, s.direction)
+	if err := t.replayReading(o); err != nil {
+		return err
+	}
+	if t.unexplained() == 0 {
+		*s.report = *t.report
+	}
+	return nil
+}
+
+// unexplained counts the differences of both sides.
+func (s *stream) unexplained() int {
+	return s.report.Responder.unexplained() + s.report.Requester.unexplained()
+}
+
+func (s *stream) replayReading(o Options) error {
 	if err := replayResponder(s, o.Strict); err != nil {
 		return err
 	}

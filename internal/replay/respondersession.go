@@ -111,7 +111,7 @@ func (l *ResponderSession) Judge(o Options) (*Stream, error) {
 // liveStream returns the stream of a session, of which the beginning is known.
 func liveStream(requests, replies []*conversation.Transmission, ps capture.Packets, mtu int, first uint32) *stream {
 	s := conversation.NewKnown(requests, replies, ps, mtu, first)
-	return &stream{s, &Stream{Requests: len(requests), Replies: len(replies), PathMTU: mtu, FirstPSN: first,
+	return &stream{s, nil, &Stream{Requests: len(requests), Replies: len(replies), PathMTU: mtu, FirstPSN: first,
 		Responder: newVerdict(), Requester: newVerdict()}}
 }
 

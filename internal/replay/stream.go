@@ -9,12 +9,13 @@ import (
 // A stream is a stream of a conversation, and the report on it.
 type stream struct {
 	*conversation.Stream
-	report *Stream
+	direction *conversation.Direction
+	report    *Stream
 }
 
 // newStream returns a stream of a direction, with an empty report.
 func newStream(s *conversation.Stream, d *conversation.Direction) *stream {
-	return &stream{s, &Stream{From: sender(d), To: receiver(d), Requests: len(s.Requests), Replies: len(s.Replies),
+	return &stream{s, d, &Stream{From: sender(d), To: receiver(d), Requests: len(s.Requests), Replies: len(s.Replies),
 		PathMTU: s.PathMTU, FirstPSN: s.Requests[0].BTH.PSN, Responder: newVerdict(), Requester: newVerdict()}}
 }
 
