@@ -29,18 +29,18 @@ var causes = []Cause{CauseNAK, CauseRNR, CauseResponse, CauseTimeout}
 type Recovery struct {
 	Flow    string `json:"flow"`
 	Cause   Cause  `json:"cause"`
-	By      int    `json:"by"`      // the NAK; otherwise the transmission before, 0 if the capture lacks it
-	WaitNs  int64  `json:"wait_ns"` // since By
-	PSN     uint32 `json:"psn"`     // of the first packet
-	First   int    `json:"first"`   // number of the first packet
-	Last    int    `json:"last"`    // number of the last packet
-	Packets int    `json:"packets"` // how many were sent again
+	By      int    `json:"by"`           // the NAK; otherwise the transmission before, 0 if the capture lacks it
+	WaitNs  int64  `json:"wait_ns"`      // since By
+	PSN     uint32 `json:"psn"`          // of the first packet
+	First   int    `json:"first"`        // number of the first packet
+	Last    int    `json:"last"`         // number of the last packet
+	Packets int    `json:"packet_count"` // how many were sent again
 }
 
 // SentAgain counts recoveries, and the packets in them.
 type SentAgain struct {
-	Recoveries int `json:"recoveries"`
-	Packets    int `json:"packets"`
+	Recoveries int `json:"recovery_count"`
+	Packets    int `json:"packet_count"`
 }
 
 // A recovering is the recovery that a stream is in. It counts once a packet of it is known to have
