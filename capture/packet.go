@@ -194,8 +194,13 @@ func Load(file string) (Packets, error) {
 		return nil, err
 	}
 	defer r.Close()
+	return r.Packets()
+}
+
+// Packets reads the RoCEv2 packets up to the end of the capture. See Load.
+func (c *Reader) Packets() (Packets, error) {
 	var ps Packets
-	for rec, err := range r.Records() {
+	for rec, err := range c.Records() {
 		if err != nil {
 			return ps, err
 		}
@@ -204,7 +209,7 @@ func Load(file string) (Packets, error) {
 			continue
 		}
 		if err != nil {
-			return ps, &FormatError{file, rec.Offset, fmt.Errorf("frame %d: %w", rec.No, err)}
+			return ps, &FormatError{c.Name(), rec.Offset, fmt.Errorf("frame %d: %w", rec.No, err)}
 		}
 		ps = append(ps, p)
 	}

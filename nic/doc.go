@@ -6,10 +6,10 @@
 //
 // An Engine owns its devices and everything in them, and is single-threaded. Engine.Do, Run, Wake,
 // Now, Snapshot, Counters and Close, and Device.Name, RoundCaps, RoundSRQ, CQSlots, ResolvePath,
-// ResolveReplyPath and SendMAD may be called from any goroutine. Everything else runs on the engine: in a function given to Do or,
-// if the engine is Stepped, on the goroutine that calls Step. None of it blocks, except copies to
-// and from the memory of clients: if one takes long, another thread becomes the engine's
-// (watchdog.go, hold.go).
+// ResolveReplyPath and SendMAD may be called from any goroutine. Everything else runs on the
+// engine: in a function given to Do or, if the engine is Stepped, on the goroutine that calls Step.
+// None of it blocks, except copies to and from the memory of clients: if one takes long, another
+// thread becomes the engine's (watchdog.go, hold.go).
 //
 // # Trust
 //

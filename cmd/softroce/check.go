@@ -3,13 +3,20 @@ package main
 import "softroce/internal/check"
 
 type checkCmd struct {
-	File string `arg:"" complete:"<files>" help:"A pcap or pcapng file."`
+	File string `arg:"" complete:"<files>" help:"A pcap or pcapng file; - is standard input."`
 	JSON bool   `name:"json" help:"Print the report as JSON."`
 }
 
 // Run exits with status 1 if a packet violates a rule, and 3 if not all could be judged.
 func (c *checkCmd) Run(e *env) error {
-	report, err := check.File(c.File)
+	in, err := e.openCapture(c.File, 2)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	stop := e.showProgress(in)
+	report, err := check.Read(in.Reader)
+	stop()
 	if report == nil {
 		return err
 	}

@@ -16,19 +16,20 @@ import (
 // context's error, and the passes after it at the same place, so that the command can report on
 // what it has read. A second Ctrl-C ends the process.
 type input struct {
-	ctx   context.Context
-	name  string
-	file  *os.File
-	start int64        // of the capture in the file; -1: the file is a pipe
-	size  int64        // bytes of all passes; 0: not known
-	read  atomic.Int64 // bytes so far, of all passes
-	limit int64        // where a signal ended a pass
+	ctx    context.Context
+	name   string
+	file   *os.File
+	passes int
+	start  int64        // of the capture in the file; -1: the file is a pipe
+	size   atomic.Int64 // bytes of all passes; 0: not known
+	read   atomic.Int64 // bytes so far, of all passes
+	limit  int64        // where a signal ended a pass
 }
 
 // openCapture opens a capture file, or standard input if the name is "-". A pipe can be read only
 // once: for several passes it is copied to a temporary file first.
 func (e *env) openCapture(name string, passes int) (*input, error) {
-	in := &input{ctx: e, name: name, limit: math.MaxInt64}
+	in := &input{ctx: e, name: name, limit: math.MaxInt64, passes: passes}
 	var err error
 	if in.file, err = openInput(e, name); err != nil {
 		return nil, err
@@ -39,23 +40,23 @@ func (e *env) openCapture(name string, passes int) (*input, error) {
 	if in.start, err = in.file.Seek(0, io.SeekCurrent); err != nil {
 		in.start = -1
 	}
-	if in.start < 0 && passes > 1 {
-		if err := in.spool(); err != nil {
-			in.Close()
-			return nil, err
-		}
-	}
-	if st, err := in.file.Stat(); err == nil && st.Mode().IsRegular() {
-		in.size = (st.Size() - in.start) * int64(passes)
-	}
+	in.setSize()
 	return in, nil
 }
 
+func (in *input) setSize() {
+	if st, err := in.file.Stat(); err == nil && st.Mode().IsRegular() {
+		in.size.Store((st.Size() - in.start) * int64(in.passes))
+	}
+}
+
 // openInput opens a file. Opening a FIFO waits for a writer, at most as long as ctx lasts.
-func openInput(ctx context.Context, name string) (file *os.File, err error) {
+func openInput(ctx context.Context, name string) (*os.File, error) {
 	if name == "-" {
 		return os.Stdin, nil
 	}
+	var file *os.File
+	var err error
 	opened := make(chan struct{})
 	go func() {
 		defer close(opened)
@@ -80,6 +81,7 @@ func (in *input) spool() error {
 	in.Close()
 	in.file, in.start = to, 0
 	in.read.Store(0)
+	in.setSize()
 	if in.ctx.Err() != nil {
 		in.limit, err = n, nil
 	}
@@ -87,7 +89,14 @@ func (in *input) spool() error {
 }
 
 // Reader returns a reader for the next pass.
-func (in *input) Reader() (*capture.Reader, error) { return capture.NewReader(in.pass(), in.name) }
+func (in *input) Reader() (*capture.Reader, error) {
+	if in.start < 0 && in.passes > 1 {
+		if err := in.spool(); err != nil {
+			return nil, err
+		}
+	}
+	return capture.NewReader(in.pass(), in.name)
+}
 
 // pass returns the bytes of the file.
 func (in *input) pass() io.Reader {
@@ -115,8 +124,8 @@ func (in *input) Close() error {
 // String says how much was read, for showProgress.
 func (in *input) String() string {
 	n := in.read.Load()
-	if in.size > 0 {
-		return fmt.Sprintf("%s: %d %%", in.name, 100*n/in.size)
+	if size := in.size.Load(); size > 0 {
+		return fmt.Sprintf("%s: %d %%", in.name, min(100, 100*n/size))
 	}
 	return fmt.Sprintf("%s: %.1f MiB", in.name, float64(n)/(1<<20))
 }

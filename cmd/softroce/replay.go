@@ -2,8 +2,11 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"softroce/capture"
 	"softroce/internal/liveplay"
@@ -13,14 +16,14 @@ import (
 )
 
 type replayCmd struct {
-	File    string `arg:"" complete:"<files>" help:"A pcap or pcapng file."`
+	File    string `arg:"" complete:"<files>" help:"A pcap or pcapng file; - is standard input."`
 	Strict  bool   `help:"Also compare what the specification leaves to the implementation."`
 	JSON    bool   `name:"json" help:"Print the report as JSON."`
 	Onto    string `placeholder:"LINK" complete:"<links>" help:"Replay to a live NIC at the other end of a link: packet:IFACE, udp:IFACE, dgram:…, or to a simulated NIC: fabric."`
 	Program string `placeholder:"COMMAND" complete:"<programs>" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
 	Side    string `enum:"both,requester,responder" default:"both" help:"Which side of the connections to replay: requester, responder, or both in turn."`
 	Fast    bool   `help:"Replay as fast as possible, without the captured timing."`
-	Output  string `short:"o" placeholder:"FILE" complete:"<files>" help:"Record the packets of the replay."`
+	Output  string `short:"o" placeholder:"FILE" complete:"<files>" help:"Record the packets of the replay; - is standard output, and the report is then printed to standard error."`
 }
 
 // Run exits with status 1 if the replay found a difference, and 3 if not all could be compared.
@@ -31,11 +34,68 @@ func (r *replayCmd) Run(e *env) error {
 	if r.Program != "" || r.Fast || r.Output != "" || r.Side != "both" {
 		return usagef("--program, --side, --fast and -o require --onto")
 	}
-	report, err := replay.File(r.File, replay.Options{Strict: r.Strict})
+	in, err := e.openCapture(r.File, 1)
 	if err != nil {
 		return err
 	}
-	return e.report(report, r.JSON, report.Differences())
+	defer in.Close()
+	p := comparison{in: in}
+	stop := e.showProgress(&p)
+	var report *replay.Report
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		report, err = p.run(e, r.Strict)
+	}()
+	select {
+	case <-done:
+	case <-e.Done():
+		select {
+		case <-done:
+		case <-time.After(interruptTime):
+			stop()
+			fmt.Fprintf(e.err, "softroce: %v\n", &p)
+			return e.Err()
+		}
+	}
+	stop()
+	if report == nil {
+		return err
+	}
+	if reported := e.report(report, r.JSON, report.Differences()); err == nil {
+		err = reported
+	}
+	return err
+}
+
+// interruptTime is how long a replay may take to end after a signal. A flow of many packets takes
+// longer.
+const interruptTime = time.Second
+
+// A comparison is a replay that runs.
+type comparison struct {
+	in          *input
+	done, total atomic.Int64 // flows
+}
+
+func (c *comparison) run(e *env, strict bool) (*replay.Report, error) {
+	from, err := c.in.Reader()
+	if err != nil {
+		return nil, err
+	}
+	return replay.Read(from, replay.Options{Strict: strict, Progress: func(done, total int) error {
+		c.done.Store(int64(done))
+		c.total.Store(int64(total))
+		return e.Err()
+	}})
+}
+
+// String implements fmt.Stringer.
+func (c *comparison) String() string {
+	if total := c.total.Load(); total > 0 {
+		return fmt.Sprintf("%s: compared %d of %d flows", c.in.name, c.done.Load(), total)
+	}
+	return c.in.String()
 }
 
 // A verdict is a report that says what it did not look at.
@@ -75,19 +135,38 @@ func (r *replayCmd) play(e *env) (err error) {
 		o.Side = liveplay.Side(r.Side)
 	}
 	if r.Output != "" {
-		w, err := capture.Create(r.Output, r.Onto)
+		w, err := r.create(e)
 		if err != nil {
 			return err
 		}
 		o.Tap = w
 		defer func() { err = errors.Join(err, w.Close()) }()
 	}
-	report, err := liveplay.File(r.File, open, o)
+	in, err := e.openCapture(r.File, 1)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	from, err := in.Reader()
+	if err != nil {
+		return err
+	}
+	report, err := liveplay.Read(from, open, o)
 	if err != nil {
 		return err
 	}
 	report.Link = r.Onto
 	return e.report(report, r.JSON, report.Differences())
+}
+
+// create begins the recording. If it is standard output, the report goes to standard error.
+func (r *replayCmd) create(e *env) (*capture.Writer, error) {
+	if r.Output != "-" {
+		return capture.Create(r.Output, r.Onto)
+	}
+	w, err := capture.NewWriter(e.out, r.Onto)
+	e.out = e.err
+	return w, err
 }
 
 // testbed returns the constructor of the testbed, and a function to call at the end.

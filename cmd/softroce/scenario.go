@@ -11,7 +11,7 @@ import (
 )
 
 type scenarioCmd struct {
-	Files   []string `arg:"" name:"file" type:"existingfile" complete:"<files>" help:"Scenario files."`
+	Files   []string `arg:"" name:"file" type:"existingfile" complete:"<files>" help:"Scenario files; - is standard input."`
 	Verbose bool     `short:"v" help:"Print every command with the packets that followed it."`
 	JSON    bool     `name:"json" help:"Print one line of JSON per scenario."`
 	Jobs    int      `short:"j" default:"1" help:"Number of scenarios to run at the same time."`

@@ -140,3 +140,37 @@ func TestShellSeesStoppedProgram(t *testing.T) {
 	x.write("exit 7\n")
 	x.waitFor("<7>")
 }
+
+// What takes long shows on a terminal how far it is. Ctrl-C ends it, and it reports what it has.
+func TestTerminalShowsProgressAndInterruptReports(t *testing.T) {
+	dir, err := os.MkdirTemp("", "softroce") // leaves room for a socket's path
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	fixture, err := filepath.Abs("../../pcap-fixtures/pp-rc-mtu1024.pcap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := openTerminal(t, "SOFTROCE_SOCKET="+filepath.Join(dir, "s"), "FIXTURE="+fixture)
+
+	x.write("mkfifo $SOFTROCE_SOCKET.ready; softroce daemon > $SOFTROCE_SOCKET.ready &\n")
+	x.write("grep -q ^socket $SOFTROCE_SOCKET.ready && echo ready $((6*7))\n")
+	x.waitFor("ready 42")
+	x.write("softroce perf write --latency 0 --duration 10m\n")
+	x.waitFor("bandwidth: ")
+	x.waitFor(" of 10m0s, ")
+	x.write("\x03") // ^C
+	x.waitFor(" s of the bandwidth")
+	x.waitFor("softroce: interrupted")
+	x.waitFor("<1>")
+
+	// What was read of a pipe until then is judged.
+	x.write("(cat $FIXTURE; sleep 600) | softroce check -\n")
+	x.waitFor("standard input: 0.0 MiB")
+	x.write("\x03")
+	x.waitFor("RoCEv2 packets")
+	x.waitFor("judged 1 connection")
+	x.waitFor("softroce: interrupted")
+	x.waitFor("<1>")
+}

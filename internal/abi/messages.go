@@ -465,8 +465,8 @@ type SRQReply struct {
 }
 
 // ModifySRQRequest changes the attributes in Mask (ibv_srq_attr_mask). The reply is an SRQReply.
-// Only if Mask has SRQMaxWR it comes with a descriptor, of the chunk of a new ring: posted work requests are in it, with the same
-// indices. The client must not post between request and reply.
+// Only if Mask has SRQMaxWR it comes with a descriptor, of the chunk of a new ring: posted work
+// requests are in it, with the same indices. The client must not post between request and reply.
 type ModifySRQRequest struct {
 	Handle uint32
 	Mask   uint32

@@ -7,10 +7,10 @@
 // between structs and bytes and accept any input; Put and Parse do not allocate. What a value means
 // is for the receiver to check. The daemon treats all memory that a client can write as hostile.
 //
-// A ring is a part of a chunk, a memfd that the daemon creates: a header, then slots. The producer's
-// and the consumer's index are 32-bit counters that only grow (modulo 2^32). Slot i is at i modulo
-// the number of slots, which is a power of two. The ring is full if producer - consumer equals that
-// number.
+// A ring is a part of a chunk, a memfd that the daemon creates: a header, then slots. The
+// producer's and the consumer's index are 32-bit counters that only grow (modulo 2^32). Slot i is
+// at i modulo the number of slots, which is a power of two. The ring is full if producer - consumer
+// equals that number.
 package abi
 
 // Offsets in the header of every ring.

@@ -11,17 +11,23 @@ import (
 // records yields the frames of a capture. It can be called more than once.
 type records func() iter.Seq2[capture.Record, error]
 
-// File judges a capture file, which it reads twice. Violations are not an error: the report lists
-// them. If reading ends in an error, File returns the error and a report on the packets before it.
+// File judges a capture file. Violations are not an error: the report lists them. If reading ends
+// in an error, File returns the error and a report on the packets before it.
 func File(name string) (*Report, error) {
-	r, err := capture.Open(name)
+	return Read(func() (*capture.Reader, error) { return capture.Open(name) })
+}
+
+// Read is File for a capture that open opens, each time from its beginning.
+func Read(open func() (*capture.Reader, error)) (*Report, error) {
+	r, err := open()
 	if err != nil {
 		return nil, err
 	}
+	name := r.Name()
 	r.Close()
 	report, err := judgeRecords(func() iter.Seq2[capture.Record, error] {
 		return func(yield func(capture.Record, error) bool) {
-			r, err := capture.Open(name)
+			r, err := open()
 			if err != nil {
 				yield(capture.Record{}, err)
 				return

@@ -87,8 +87,8 @@ func (s *Stream) hasSetup() bool {
 	return slices.ContainsFunc(s.packets[:first.Index], mayConnect)
 }
 
-// mayConnect reports whether a packet may belong to the beginning of a connection: of the connection
-// manager's messages only the request does.
+// mayConnect reports whether a packet may belong to the beginning of a connection: of the
+// connection manager's messages only the request does.
 func mayConnect(p *capture.Packet) bool {
 	if p.Opcode.Service() != packet.UD {
 		return false

@@ -50,10 +50,21 @@ var ErrSilent = errors.New("the live NIC does not reply")
 // replay.ErrNothing and replay.ErrMiddle if nothing can be played; ErrSilent; and those of the
 // testbed. File blocks until the play ends.
 func File(name string, open func(wire.FrameSink) (testbed.Testbed, error), o Options) (*Report, error) {
-	ps, err := capture.Load(name)
+	from, err := capture.Open(name)
 	if err != nil {
 		return nil, err
 	}
+	defer from.Close()
+	return Read(from, open, o)
+}
+
+// Read is File for a capture that is open.
+func Read(from *capture.Reader, open func(wire.FrameSink) (testbed.Testbed, error), o Options) (*Report, error) {
+	ps, err := from.Packets()
+	if err != nil {
+		return nil, err
+	}
+	name := from.Name()
 	r, err := Packets(ps, open, o)
 	if err != nil && (errors.Is(err, replay.ErrNothing) || errors.Is(err, replay.ErrMiddle)) {
 		return nil, fmt.Errorf("%s: %w", name, err)

@@ -13,6 +13,11 @@ import (
 type Options struct {
 	// Strict compares also what an implementation may choose.
 	Strict bool
+
+	// Progress, if it is not nil, is called before each flow of the capture with the number of
+	// those before it, and of all. If it returns an error, the replay ends with that and a report
+	// on the flows before.
+	Progress func(done, total int) error
 }
 
 // File replays a capture file. Differences are not an error: the report lists them. Errors are
@@ -23,6 +28,11 @@ func File(name string, o Options) (*Report, error) {
 		return nil, err
 	}
 	defer r.Close()
+	return Read(r, o)
+}
+
+// Read is File for a capture that is open.
+func Read(r *capture.Reader, o Options) (*Report, error) {
 	var ps capture.Packets
 	in := input{headless: map[conversation.FlowKey]bool{}}
 	for rec, err := range r.Records() {
@@ -42,11 +52,10 @@ func File(name string, o Options) (*Report, error) {
 		}
 	}
 	report, err := in.replay(ps, o)
-	if err != nil {
-		return nil, err
+	if report != nil {
+		report.File = r.Name()
 	}
-	report.File = name
-	return report, nil
+	return report, err
 }
 
 // An input is what a file holds besides packets.
@@ -66,7 +75,13 @@ func (in input) replay(ps capture.Packets, o Options) (*Report, error) {
 	captured := conversation.New(ps, packet.RC)
 	r.Views, r.Cut = captured.Views, in.cut
 	r.unpaired(captured.Directions)
-	for _, d := range captured.Directions {
+	var stopped error
+	for i, d := range captured.Directions {
+		if o.Progress != nil {
+			if stopped = o.Progress(i, len(captured.Directions)); stopped != nil {
+				break
+			}
+		}
 		if d.Peer != nil && d.Peer.Number < d.Number {
 			continue
 		}
@@ -92,7 +107,7 @@ func (in input) replay(ps capture.Packets, o Options) (*Report, error) {
 	resolve(verdicts)
 	r.Count, r.Compared = r.Differences(), r.compared()
 	r.NotCompared, r.Verdict = append([]string{}, r.Incomplete()...), ComparedText(r.Count, r.Compared)
-	return r, nil
+	return r, stopped
 }
 
 // replayConnection replays a direction and the opposite one.

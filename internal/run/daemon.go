@@ -30,7 +30,8 @@ type lease struct {
 	notes  []string        // why it is this daemon, and what else a user may have expected
 
 	// For a daemon that was started here:
-	nics    []string    // its WriteReady lines
+	nics    []string    // its lines of NICs
+	last    string      // the last line that it has written, when it has exited
 	private bool        // configured for this program, and stopped with it
 	process *os.Process // nil if the daemon was already running
 	exited  chan error  // receives the result of the process
@@ -189,6 +190,7 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	}
 	go func() {
 		for lines.Scan() {
+			d.last = lines.Text()
 		}
 		d.exited <- cmd.Wait()
 	}()
@@ -237,6 +239,14 @@ func (o *Options) nicCount() int {
 // endTimeout is how long a daemon may take to exit. It ends itself before that: see
 // daemon.CloseTimeout.
 const endTimeout = 10 * time.Second
+
+// recorded returns what the capture of a daemon that has exited has recorded; empty without one.
+func (d *lease) recorded() string {
+	if rest, ok := strings.CutPrefix(d.last, "capture "); ok {
+		return rest[strings.LastIndex(rest, ": ")+len(": "):]
+	}
+	return ""
+}
 
 // release ends the use of the daemon. A private daemon has exited and written its capture when
 // release returns.

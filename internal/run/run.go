@@ -80,6 +80,9 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 		if endErr := d.release(); endErr != nil && err == nil && code == 0 {
 			err = fmt.Errorf("daemon: %w", endErr)
 		}
+		if r := d.recorded(); r != "" && !o.Quiet {
+			fmt.Fprintf(o.Stderr, "softroce run: captured %s in %s\n", r, o.Capture)
+		}
 	}()
 	if err := checkDevices(ctx, d.socket, o.Device); err != nil {
 		return 0, err

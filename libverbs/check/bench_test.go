@@ -13,7 +13,8 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// BenchmarkControlCalls reports how many microseconds a program waits for control calls of libibverbs.
+// BenchmarkControlCalls reports how many microseconds a program waits for control calls of
+// libibverbs.
 func BenchmarkControlCalls(b *testing.B) {
 	dir := b.TempDir()
 	file := filepath.Join(dir, "control_calls")
