@@ -138,7 +138,7 @@ func (t *addressHandles) find(c *Context, key abi.CreateAHRequest) (*sharedAH, e
 }
 
 // add lists a new address handle with one user, in place of one that has aged. It returns the
-// handle of that one if the daemon shall destroy it, or 0.
+// handle of that one if the daemon must destroy it, or 0.
 func (t *addressHandles) add(s *sharedAH, max int) (unused uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,7 +165,7 @@ func (t *addressHandles) unlist(s *sharedAH) uint32 {
 	return s.handle
 }
 
-// release removes a user. It returns the handle that the daemon shall destroy, or 0.
+// release removes a user. It returns the handle that the daemon must destroy, or 0.
 func (t *addressHandles) release(s *sharedAH) uint32 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -179,7 +179,7 @@ static void forget_user(struct sr_context *ctx)
 	pthread_mutex_unlock(&ctx->lock);
 }
 
-/* Removes a user, and returns what the daemon shall destroy. */
+/* Removes a user, and returns what the daemon must destroy. */
 static struct shared_ah *release(struct sr_context *ctx, struct shared_ah *s)
 {
 	struct sr_ahs *t = &ctx->ahs;
@@ -264,6 +264,8 @@ SR_PUBLIC int ibv_destroy_ah(struct ibv_ah *ibv)
 {
 	struct ah *ah = (struct ah *)ibv;
 	struct sr_context *ctx = sr_ctx(ibv->context);
+	if (ibv->handle != ah->shared->handle)
+		return errno = ENOENT;
 	int error = destroy_shared(ctx, release(ctx, ah->shared));
 	if (!error)
 		free(ah);
