@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -71,6 +72,20 @@ func TestDocumentsNameTheRequiredGoVersion(t *testing.T) {
 		if want := "Go " + string(m[1]) + " or later"; !strings.Contains(string(text), want) {
 			t.Errorf("%s does not say %q", d, want)
 		}
+	}
+}
+
+// An older Go, such as that of a distribution, is rejected with the version that is needed.
+func TestSetupRejectsOldGo(t *testing.T) {
+	bin := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "go"), []byte("#!/bin/sh\necho go1.19.8\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("scripts/setup", "build")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if err == nil || !regexp.MustCompile(`needs Go 1\.\d+\.\d+ or later, and has found 1\.19\.8`).Match(out) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

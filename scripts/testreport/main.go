@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
@@ -28,13 +29,15 @@ type event struct {
 	Test        string
 	Elapsed     float64 // seconds
 	Output      string
-	FailedBuild string // the package that did not build, if that is why this one failed
+	ImportPath  string // of build-output
+	FailedBuild string // the ImportPath that did not build, if that is why the package failed
 }
 
 // A report collects the results of a run.
 type report struct {
 	out    io.Writer
 	output map[string][]string // of tests and packages that have not ended
+	build  map[string][]string // errors of the compiler, by ImportPath
 	skips  []*skip
 	failed []failure
 	passed int
@@ -71,7 +74,7 @@ func run(args []string, ci bool) int {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
 		return 1
 	}
-	r := &report{out: printable{os.Stdout}, output: map[string][]string{}}
+	r := &report{out: printable{os.Stdout}, output: map[string][]string{}, build: map[string][]string{}}
 	r.read(stdout)
 	status := 0
 	if err := cmd.Wait(); err != nil {
@@ -106,6 +109,9 @@ func (r *report) event(e event) {
 		r.output[key] = append(r.output[key], e.Output)
 	case "build-output":
 		fmt.Fprint(r.out, e.Output)
+		if s := strings.TrimSpace(e.Output); !strings.HasPrefix(s, "#") {
+			r.build[e.ImportPath] = append(r.build[e.ImportPath], s)
+		}
 	case "pass":
 		e.Elapsed -= r.waited(key).Seconds()
 		r.ended(e, key)
@@ -113,6 +119,9 @@ func (r *report) event(e event) {
 			r.passed++
 		}
 	case "fail":
+		if e.Test == "" {
+			r.addUnfinished(e.Package)
+		}
 		r.addFailure(e, key)
 		r.printOutput(e, key)
 		r.ended(e, key)
@@ -238,10 +247,10 @@ func (r *report) addFailure(e event, key string) {
 	})
 	switch {
 	case len(f.reason) > 0:
-	case inside:
+	case inside || e.Action != "fail":
 		return
 	case e.FailedBuild != "":
-		f.reason = []string{"it does not build"}
+		f.reason = append([]string{"it does not build"}, r.build[e.FailedBuild]...)
 	case len(other) > 0:
 		f.reason = other
 	default:
@@ -249,6 +258,15 @@ func (r *report) addFailure(e event, key string) {
 	}
 	f.reason = f.reason[:min(len(f.reason), maxReason)]
 	r.failed = append(r.failed, f)
+}
+
+// addUnfinished notes the tests that had printed a reason when the process of a package ended.
+func (r *report) addUnfinished(pkg string) {
+	for _, key := range slices.Sorted(maps.Keys(r.output)) {
+		if test, ok := strings.CutPrefix(key, pkg+" "); ok && test != "" {
+			r.addFailure(event{Package: pkg, Test: test}, key)
+		}
+	}
 }
 
 // printable removes from what tests print the control characters that a terminal obeys.

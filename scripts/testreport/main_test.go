@@ -11,7 +11,7 @@ import (
 func reportOf(t *testing.T, events string) (string, int) {
 	t.Helper()
 	var out bytes.Buffer
-	r := &report{out: printable{&out}, output: map[string][]string{}}
+	r := &report{out: printable{&out}, output: map[string][]string{}, build: map[string][]string{}}
 	r.read(strings.NewReader(events))
 	status := r.close(1, false)
 	return out.String(), status
@@ -29,13 +29,14 @@ func TestFailuresAreListedAtTheEnd(t *testing.T) {
 {"Action":"output","Package":"softroce/a","Output":"FAIL\n"}
 {"Action":"output","Package":"softroce/a","Output":"exit status 1\n"}
 {"Action":"fail","Package":"softroce/a"}
-{"Action":"build-output","ImportPath":"softroce/b","Output":"b/b.go:3:1: syntax error\n"}
-{"Action":"build-fail","ImportPath":"softroce/b"}
+{"Action":"build-output","ImportPath":"softroce/b [softroce/b.test]","Output":"# softroce/b\n"}
+{"Action":"build-output","ImportPath":"softroce/b [softroce/b.test]","Output":"b/b.go:3:1: syntax error\n"}
+{"Action":"build-fail","ImportPath":"softroce/b [softroce/b.test]"}
 {"Action":"output","Package":"softroce/b","Output":"FAIL\tsoftroce/b [build failed]\n"}
-{"Action":"fail","Package":"softroce/b","FailedBuild":"softroce/b"}
+{"Action":"fail","Package":"softroce/b","FailedBuild":"softroce/b [softroce/b.test]"}
 {"Action":"output","Package":"softroce/c","Test":"TestLoop","Output":"    c_test.go:1: started\n"}
 {"Action":"output","Package":"softroce/c","Test":"TestLoop","Output":"panic: test timed out after 1s\n"}
-{"Action":"fail","Package":"softroce/c","Test":"TestLoop"}
+{"Action":"fail","Package":"softroce/c"}
 {"Action":"output","Package":"softroce/d","Output":"no namespaces\n"}
 {"Action":"fail","Package":"softroce/d"}
 `)
@@ -45,6 +46,7 @@ Failed: 4
     a_test.go:7: wrong: 3
   softroce/b
     it does not build
+    b/b.go:3:1: syntax error
   softroce/c TestLoop
     panic: test timed out after 1s
   softroce/d
@@ -78,7 +80,7 @@ func TestRunWithoutTestsFails(t *testing.T) {
 		{"a package without a matching test", `{"Action":"pass","Package":"p"}`, 1},
 		{"a test", `{"Action":"pass","Package":"p","Test":"TestIt"}` + "\n" + `{"Action":"pass","Package":"p"}`, 0},
 	} {
-		r := &report{out: io.Discard, output: map[string][]string{}}
+		r := &report{out: io.Discard, output: map[string][]string{}, build: map[string][]string{}}
 		r.read(strings.NewReader(c.events))
 		if got := r.close(0, false); got != c.status {
 			t.Errorf("%s: status %d, want %d", c.name, got, c.status)
