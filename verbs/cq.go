@@ -196,6 +196,7 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 	if q.ring == nil {
 		return ErrClosed
 	}
+	// The program's next load of the producer index is not older: see package abi.
 	if solicitedOnly {
 		// Armed for every completion includes this.
 		atomic.CompareAndSwapUint32(q.armed, abi.CQArmNone, abi.CQArmSolicited)

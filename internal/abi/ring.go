@@ -11,6 +11,22 @@
 // producer's and the consumer's index are 32-bit counters that only grow (modulo 2^32). Slot i is
 // at i modulo the number of slots, which is a power of two. The ring is full if producer - consumer
 // equals that number.
+//
+// Both sides access the words of headers by atomic operations: a producer index is stored with
+// release and loaded with acquire, and so is a consumer index. Where two words decide together,
+// each side stores one and then loads the other, and at least one side sees what the other has
+// stored:
+//
+//	client stores, then loads       daemon stores, then loads
+//	DoorbellBits, DoorbellAsleep    DoorbellAsleep, DoorbellBits  work for an engine that falls asleep
+//	RingProducer, RecvDoorbell      RecvDoorbell, RingProducer    receives of a QP that enters ERR
+//	CQArmed, RingProducer           RingProducer, CQArmed         the event of a completion
+//	RingConsumer, EventsWaiting     EventsWaiting, RingConsumer   room in the ring of async events
+//
+// Between the two there is a full fence. In Go the operations of sync/atomic are sequentially
+// consistent: on arm64 a load (LDAR) does not overtake a store (STLR). In C a release and an
+// acquire are not, so there the operations are sequentially consistent or a fence stands between
+// them.
 package abi
 
 // Offsets in the header of every ring.

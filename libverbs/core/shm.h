@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory shared with the daemon: the doorbell page, and the chunks in which the rings are.
+ * internal/abi/ring.go lists which accesses of the two sides are ordered by fences.
  */
 #ifndef SOFTROCE_SHM_H
 #define SOFTROCE_SHM_H
