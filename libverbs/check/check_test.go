@@ -22,9 +22,26 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// The libraries are built once, with the sanitizers, and each program with the same ones: invalid
-// accesses and leaks are errors.
-var sanitize = []string{"-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-O0", "-g", "-D_GNU_SOURCE", "-pthread"}
+// A build is the libraries, built once, and the programs that use them.
+type build struct {
+	folder  string
+	cc      string
+	flags   []string // of the compiler and the linker
+	runner  []string // runs a program
+	objects func() (string, error)
+}
+
+// Most programs run with the sanitizers that make invalid accesses and leaks errors.
+var (
+	sanitized = newBuild("", "gcc", "-O0", "-fsanitize=address,undefined", "-fno-omit-frame-pointer")
+	plain     = newBuild("plain", "gcc", "-O2")
+)
+
+func newBuild(folder, cc string, flags ...string) *build {
+	b := &build{folder: folder, cc: cc, flags: flags}
+	b.objects = sync.OnceValues(b.make)
+	return b
+}
 
 var workDir string
 
@@ -42,23 +59,25 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-var libraries = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command("make", "-s", "-j2", "-C", "..", "OUT="+workDir, "CFLAGS=-O0 -g", "SANITIZE="+strings.Join(sanitize[:2], " "), "all").CombinedOutput()
+func (b *build) make() (string, error) {
+	dir := filepath.Join(workDir, b.folder)
+	out, err := exec.Command("make", "-s", "-j2", "-C", "..", "OUT="+dir, "CC="+b.cc, "CFLAGS=-g "+strings.Join(b.flags, " "),
+		"SANITIZE="+strings.Join(b.flags, " "), "all").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("make libs: %w: %s", err, out)
 	}
-	return workDir, nil
-})
+	return dir, nil
+}
 
 // library returns the folder of the libraries. Without a compiler it skips the test.
-func library(t *testing.T) string {
+func (b *build) library(t *testing.T) string {
 	t.Helper()
-	for _, tool := range []string{"make", "cc", "gcc"} {
+	for _, tool := range append([]string{"make", "cc", b.cc}, b.runner[:min(1, len(b.runner))]...) {
 		if _, err := exec.LookPath(tool); err != nil && os.Getenv("CI") == "" {
 			t.Skipf("%v: scripts/setup test installs it", err)
 		}
 	}
-	dir, err := libraries()
+	dir, err := b.objects()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,16 +85,26 @@ func library(t *testing.T) string {
 }
 
 // compile builds a program of testdata and returns its path.
-func compile(t *testing.T, name string) string {
+func (b *build) compile(t *testing.T, name string) string {
 	t.Helper()
-	dir := library(t)
-	out := filepath.Join(workDir, name)
-	args := slices.Concat(sanitize, []string{"-Wall", "-Wextra", "-Werror", "-o", out, filepath.Join("testdata", name+".c"),
-		"-L" + dir, "-lrdmacm", "-libverbs"})
-	if text, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+	dir := b.library(t)
+	out := filepath.Join(dir, name)
+	args := slices.Concat(b.flags, []string{"-g", "-D_GNU_SOURCE", "-pthread", "-Wall", "-Wextra", "-Werror", "-o", out,
+		filepath.Join("testdata", name+".c"), "-L" + dir, "-lrdmacm", "-libverbs"})
+	if text, err := exec.Command(b.cc, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", name, err, text)
 	}
 	return out
+}
+
+func library(t *testing.T) string {
+	t.Helper()
+	return sanitized.library(t)
+}
+
+func compile(t *testing.T, name string) string {
+	t.Helper()
+	return sanitized.compile(t, name)
 }
 
 // programLimit ends programs that hang.
@@ -84,10 +113,18 @@ const programLimit = time.Minute
 // command returns the command that runs a compiled program with the daemon on a socket.
 func command(t *testing.T, socket, file string, args ...string) *exec.Cmd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), programLimit)
+	return sanitized.command(t, programLimit, socket, file, args...)
+}
+
+func (b *build) command(t *testing.T, limit time.Duration, socket, file string, args ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, file, args...)
-	cmd.Env = append(os.Environ(), "SOFTROCE_SOCKET="+socket, "LD_LIBRARY_PATH="+library(t), "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
+	line := slices.Concat(b.runner, []string{file}, args)
+	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
+	cmd.Env = append(os.Environ(), "SOFTROCE_SOCKET="+socket, "LD_LIBRARY_PATH="+b.library(t),
+		"UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1",
+		"ASAN_OPTIONS=handle_abort=1:use_sigaltstack=0", "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:handle_abort=1")
 	return cmd
 }
 
@@ -277,4 +314,17 @@ func TestRingsShareMappings(t *testing.T) {
 
 func TestAddressHandlesShareOneOfTheDaemon(t *testing.T) {
 	runProgram(t, verbstest.New(t, verbstest.WithLimits(verbstest.Limits{AHs: 100})), "address_handles")
+}
+
+func TestCancelledThreadsHoldNoLock(t *testing.T) {
+	runProgram(t, verbstest.New(t), "cancel")
+}
+
+// AddressSanitizer cannot be used: its allocator does not survive the fork of a process with
+// threads.
+func TestForkedChildrenOfThreadsDoNotHang(t *testing.T) {
+	out, err := plain.command(t, programLimit, verbstest.New(t).Socket(), plain.compile(t, "fork")).CombinedOutput()
+	if err != nil {
+		t.Errorf("fork: %v\n%s", err, out)
+	}
 }

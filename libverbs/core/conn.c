@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/conn.h"
+#include "core/cancel.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -121,11 +122,13 @@ void sr_make_blocking(int fd)
 
 void sr_close_fd(struct sr_conn *c, int fd)
 {
+	int state = sr_defer_cancel();
 	if (fd >= 0 && !sr_conn_stolen(c))
 		close(fd);
+	sr_restore_cancel(state);
 }
 
-int sr_connect(struct sr_conn *c)
+static int connect_daemon(struct sr_conn *c)
 {
 	memset(c, 0, sizeof *c);
 	c->join_fd = -1;
@@ -154,6 +157,14 @@ int sr_connect(struct sr_conn *c)
 	int error = sr_conn_call(c, &r);
 	if (error)
 		sr_disconnect(c);
+	return error;
+}
+
+int sr_connect(struct sr_conn *c)
+{
+	int state = sr_defer_cancel();
+	int error = connect_daemon(c);
+	sr_restore_cancel(state);
 	return error;
 }
 
@@ -391,13 +402,11 @@ static int perform(struct sr_conn *c, struct sr_call *call)
 int sr_conn_call(struct sr_conn *c, const struct sr_request *r)
 {
 	struct sr_call call = {.request = r};
-	int state;
-	/* A thread cancelled in the middle would leave the lock held. */
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+	int state = sr_defer_cancel();
 	pthread_mutex_lock(&c->lock);
 	int error = perform(c, &call);
 	pthread_mutex_unlock(&c->lock);
-	pthread_setcancelstate(state, &state);
+	sr_restore_cancel(state);
 	return error;
 }
 
@@ -406,7 +415,9 @@ bool sr_alive(struct sr_conn *c)
 	if (sr_gone(c) || sr_conn_stolen(c))
 		return false;
 	struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
+	int state = sr_defer_cancel();
 	if (poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL))
 		atomic_store(&c->gone, 1);
+	sr_restore_cancel(state);
 	return !sr_gone(c);
 }

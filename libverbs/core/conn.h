@@ -20,7 +20,8 @@ struct sr_call;
 
 /*
  * A connection. Several threads may have calls outstanding: each sends its request, then one of the
- * waiting threads reads from the socket and dispatches each reply by its tag.
+ * waiting threads reads from the socket and dispatches each reply by its tag. The lock is not held
+ * while a thread waits. It is the last in any order of locks; a forked child initializes it.
  */
 struct sr_conn {
 	int fd; /* -1: closed, or inherited by fork */

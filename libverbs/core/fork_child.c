@@ -6,6 +6,7 @@
  * child can use the parent's objects; it can neither close nor change them.
  */
 #include "core/conn.h"
+#include "core/cancel.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -103,11 +104,13 @@ static struct sr_conn *new_child(struct sr_conn *c)
 /* A connection that was lost is not made again: the context has ended with the parent. */
 static struct sr_conn *get_child(struct sr_conn *c)
 {
+	int state = sr_defer_cancel();
 	pthread_mutex_lock(&c->lock);
 	if (!c->child && c->join_fd >= 0)
 		c->child = new_child(c);
 	struct sr_conn *child = c->child;
 	pthread_mutex_unlock(&c->lock);
+	sr_restore_cancel(state);
 	return child;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/shm.h"
+#include "core/cancel.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +22,13 @@ static int check_size(int fd, size_t size)
 		       : 0;
 }
 
+static void close_fd(int fd)
+{
+	int state = sr_defer_cancel();
+	close(fd);
+	sr_restore_cancel(state);
+}
+
 int sr_shm_map(struct sr_shm *m, int fd, size_t size)
 {
 	int error = check_size(fd, size);
@@ -29,7 +37,7 @@ int sr_shm_map(struct sr_shm *m, int fd, size_t size)
 		mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 		error = errno;
 	}
-	close(fd);
+	close_fd(fd);
 	if (mem == MAP_FAILED)
 		return error;
 	m->mem = mem;
@@ -71,7 +79,7 @@ static struct sr_chunk *map_chunk(struct sr_chunks *c, int fd, const struct soft
 {
 	struct sr_chunk *k = calloc(1, sizeof *k);
 	if (!k) {
-		close(fd);
+		close_fd(fd);
 		*error = ENOMEM;
 		return NULL;
 	}
@@ -97,7 +105,7 @@ int sr_ring_map(struct sr_chunks *c, struct sr_shm *ring, int fd, const struct s
 	if (!error && !k)
 		k = map_chunk(c, fd, in, &error);
 	else if (fd >= 0)
-		close(fd);
+		close_fd(fd);
 	if (!error) {
 		k->rings++;
 		ring->mem = k->shm.mem + offset;

@@ -6,9 +6,12 @@
 #include "ibverbs/ah.h"
 #include "ibverbs/cq.h"
 #include "ibverbs/device.h"
+#include "ibverbs/event.h"
 #include "ibverbs/ops.h"
 #include "ibverbs/qp.h"
 #include "ibverbs/srq.h"
+
+#include "core/cancel.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -21,8 +24,15 @@ static struct sr_link contexts = {&contexts, &contexts};
 /*
  * A forked child has copies of its parent's objects, but their queues are the parent's. In the
  * child the rings are replaced by private memory, so that nothing the child does reaches the
- * parent's queues, and the child's copy of the connection is closed.
+ * parent's queues, and the child's copy of the connection is closed. Other threads may have held
+ * locks, or waited for one another: they do not exist in the child.
  */
+static void object_forked(pthread_mutex_t *m, pthread_cond_t *cond)
+{
+	pthread_mutex_init(m, NULL);
+	pthread_cond_init(cond, NULL);
+}
+
 static void wq_forked(struct sr_wq *w)
 {
 	w->producer = w->flushed = 0;
@@ -32,24 +42,33 @@ static void wq_forked(struct sr_wq *w)
 static void context_forked(struct sr_context *ctx)
 {
 	sr_conn_forked(&ctx->conn);
-	pthread_mutex_init(&ctx->lock, NULL);
 	sr_close_fd(&ctx->conn, ctx->doorbell_fd);
 	ctx->doorbell_fd = -1;
 	sr_shm_make_private(&ctx->doorbells);
 	sr_chunks_make_private(&ctx->chunks);
-	pthread_mutex_init(&ctx->chunks.lock, NULL);
 	sr_for_each (l, &ctx->cqs) {
 		struct sr_cq *q = sr_container(l, struct sr_cq, link);
 		q->consumer = 0;
+		q->comp_events_reported = q->ibv.comp_events_completed;
+		q->async_events_reported = q->ibv.async_events_completed;
 		pthread_mutex_init(&q->lock, NULL);
+		object_forked(&q->ibv.mutex, &q->ibv.cond);
 	}
 	sr_for_each (l, &ctx->qps) {
 		struct sr_qp *q = sr_container(l, struct sr_qp, link);
 		wq_forked(&q->sq);
 		wq_forked(&q->rq);
+		q->events_reported = q->ex.qp_base.events_completed;
+		object_forked(&q->ex.qp_base.mutex, &q->ex.qp_base.cond);
 	}
-	sr_for_each (l, &ctx->srqs)
-		wq_forked(&sr_container(l, struct sr_srq, link)->wq);
+	sr_for_each (l, &ctx->srqs) {
+		struct sr_srq *s = sr_container(l, struct sr_srq, link);
+		wq_forked(&s->wq);
+		s->events_reported = s->ibv.events_completed;
+		object_forked(&s->ibv.mutex, &s->ibv.cond);
+	}
+	sr_for_each (l, &ctx->channels)
+		pthread_mutex_init(&sr_container(l, struct sr_channel, link)->lock, NULL);
 }
 
 static void before_fork(void)
@@ -76,7 +95,7 @@ static void after_fork_child(void)
 {
 	sr_for_each (l, &contexts)
 		context_forked(sr_container(l, struct sr_context, link));
-	pthread_mutex_init(&contexts_lock, NULL);
+	after_fork_parent(); /* these locks are the forking thread's */
 }
 
 static void watch_forks(void)
@@ -108,6 +127,7 @@ static struct sr_context *new_context(struct ibv_device *device)
 	pthread_mutex_init(&ctx->lock, NULL);
 	pthread_mutex_init(&ctx->chunks.lock, NULL);
 	sr_list_init(&ctx->link);
+	sr_list_init(&ctx->channels);
 	sr_list_init(&ctx->cqs);
 	sr_list_init(&ctx->qps);
 	sr_list_init(&ctx->srqs);
@@ -256,11 +276,13 @@ static void wait_released(struct sr_conn *c)
 SR_PUBLIC int ibv_close_device(struct ibv_context *context)
 {
 	struct sr_context *ctx = sr_ctx(context);
+	int state = sr_defer_cancel();
 	pthread_mutex_lock(&contexts_lock);
 	sr_list_del(&ctx->link);
 	pthread_mutex_unlock(&contexts_lock);
 	wait_released(&ctx->conn);
 	sr_disconnect(&ctx->conn);
 	free_context(ctx);
+	sr_restore_cancel(state);
 	return 0;
 }

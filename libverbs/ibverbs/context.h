@@ -3,8 +3,15 @@
  * Contexts, and helpers that all objects of a context use. Each object begins with the public
  * struct that programs see.
  *
- * Lock order: the list of contexts, a context's lock, a completion channel's, a completion queue's,
- * a work queue's, the public mutex of an object, a connection's, that of the chunks.
+ * Lock order: a completion channel's, a completion queue's, a work queue's, the list of contexts, a
+ * context's, that of its chunks, the public mutex of an object; a connection's is taken last.
+ *
+ * fork takes the locks of the list of contexts, of all contexts with their chunks, and of the list
+ * of devices. So a thread that holds one of them waits for nothing: not for the daemon, and not for
+ * a lock that a program may hold when it forks, as it holds a queue's from ibv_start_poll to
+ * ibv_end_poll. All lists change under the context's lock, those of a channel or a completion queue
+ * under its own too, which is enough to read them. A child finds the lists whole, and initializes
+ * all other locks.
  */
 #ifndef SOFTROCE_CONTEXT_H
 #define SOFTROCE_CONTEXT_H
@@ -50,7 +57,7 @@ struct sr_context {
 	int doorbell_fd;
 	atomic_int fatal_reported; /* IBV_EVENT_DEVICE_FATAL was delivered to the program */
 	pthread_mutex_t lock;	   /* of what follows */
-	struct sr_link cqs, qps, srqs;
+	struct sr_link channels, cqs, qps, srqs;
 	struct sr_gid_table gids;
 	struct sr_ahs ahs;
 };

@@ -122,6 +122,12 @@ int sr_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 		atomic_compare_exchange_strong(armed, &none, SOFTROCE_CQ_ARM_SOLICITED);
 	else
 		atomic_store(armed, SOFTROCE_CQ_ARM_NEXT);
+	/*
+	 * The program polls once more now, and the daemon loads this word after it has stored the
+	 * producer index. Either the poll sees the completion, or the daemon sees the word. The
+	 * fence is needed because the poll's load is only an acquire.
+	 */
+	atomic_thread_fence(memory_order_seq_cst);
 	sr_unlock(&q->lock, q->single_threaded);
 	return 0;
 }
@@ -187,16 +193,34 @@ static void link_cq(struct sr_cq *q)
 {
 	struct sr_context *ctx = sr_ctx(q->ibv.context);
 	struct sr_channel *ch = (struct sr_channel *)q->ibv.channel;
+	sr_list_init(&q->channel_link);
+	if (ch)
+		pthread_mutex_lock(&ch->lock);
 	pthread_mutex_lock(&ctx->lock);
 	sr_list_add(&ctx->cqs, &q->link);
+	if (ch) {
+		sr_list_add(&ch->cqs, &q->channel_link);
+		ch->ibv.refcnt++;
+	}
 	pthread_mutex_unlock(&ctx->lock);
-	sr_list_init(&q->channel_link);
-	if (!ch)
-		return;
-	pthread_mutex_lock(&ch->lock);
-	sr_list_add(&ch->cqs, &q->channel_link);
-	ch->ibv.refcnt++;
-	pthread_mutex_unlock(&ch->lock);
+	if (ch)
+		pthread_mutex_unlock(&ch->lock);
+}
+
+/* The caller holds the channel's lock. */
+static void unlink_cq(struct sr_cq *q, struct sr_channel *ch)
+{
+	struct sr_context *ctx = sr_ctx(q->ibv.context);
+	pthread_mutex_lock(&ctx->lock);
+	sr_list_del(&q->link);
+	sr_drop_async_events(ctx, q->ibv.handle);
+	if (ch) {
+		if (ch->last == &q->channel_link)
+			ch->last = q->channel_link.prev;
+		sr_list_del(&q->channel_link);
+		ch->ibv.refcnt--;
+	}
+	pthread_mutex_unlock(&ctx->lock);
 }
 
 /*
@@ -217,21 +241,14 @@ static int cmd_destroy_cq(struct sr_cq *q)
 		error = 0;
 		reply.events = atomic_load(sr_shm_word(&q->ring, SOFTROCE_CQ_EVENTS));
 	}
-	if (ch && !error) {
-		sr_list_del(&q->channel_link);
-		ch->ibv.refcnt--;
+	if (!error)
+		unlink_cq(q, ch);
+	if (ch && !error)
 		sr_drop_events(&ctx->conn, ch->ibv.fd, &ch->dropped_events,
 			       reply.events - q->comp_events_taken);
-	}
 	if (ch)
 		pthread_mutex_unlock(&ch->lock);
-	if (error)
-		return error;
-	pthread_mutex_lock(&ctx->lock);
-	sr_list_del(&q->link);
-	sr_drop_async_events(ctx, q->ibv.handle);
-	pthread_mutex_unlock(&ctx->lock);
-	return 0;
+	return error;
 }
 
 struct sr_cq *sr_create_cq(struct ibv_context *context, uint32_t cqe, void *cq_context,

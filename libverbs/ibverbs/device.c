@@ -14,6 +14,22 @@
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sr_device *devices; /* all that were ever listed */
 
+static void lock_devices(void)
+{
+	pthread_mutex_lock(&devices_lock);
+}
+
+static void unlock_devices(void)
+{
+	pthread_mutex_unlock(&devices_lock);
+}
+
+/* A child would wait forever for a thread that it does not have. */
+static void watch_forks(void)
+{
+	pthread_atfork(lock_devices, unlock_devices, unlock_devices);
+}
+
 static struct sr_device *find_known(const struct softroce_device_entry *e)
 {
 	for (struct sr_device *d = devices; d; d = d->next)
@@ -80,6 +96,8 @@ static size_t select_devices(struct sr_device **list, size_t n)
 /* Lists the daemon's devices in an array that ends with NULL. The caller frees it. */
 static int list_devices(struct sr_device ***list, int *count)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, watch_forks);
 	struct sr_conn conn;
 	int error = sr_connect(&conn);
 	if (error)
@@ -104,7 +122,7 @@ static int list_devices(struct sr_device ***list, int *count)
 	}
 	struct sr_device **found = calloc(n + 1, sizeof *found);
 	struct softroce_device_entry *e = (struct softroce_device_entry *)(reply + 1);
-	pthread_mutex_lock(&devices_lock);
+	lock_devices();
 	for (size_t i = 0; found && i < n; i++) {
 		found[i] = add_device(&e[i], (int)i);
 		if (!found[i]) {
@@ -112,7 +130,7 @@ static int list_devices(struct sr_device ***list, int *count)
 			found = NULL;
 		}
 	}
-	pthread_mutex_unlock(&devices_lock);
+	unlock_devices();
 	free(reply);
 	if (!found)
 		return ENOMEM;

@@ -11,7 +11,7 @@ struct sr_device {
 	struct sr_device *next;
 	char netdev[SOFTROCE_IF_NAME_SIZE];
 	uint64_t guid;
-	int index;
+	atomic_int index;
 };
 
 /* sr_find_device asks the daemon for its devices; NULL: none has this name. */

@@ -8,6 +8,8 @@
 #include "ibverbs/qp.h"
 #include "ibverbs/srq.h"
 
+#include "core/cancel.h"
+
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,22 +35,30 @@ SR_PUBLIC struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c
 	ch->handle = reply.handle;
 	pthread_mutex_init(&ch->lock, NULL);
 	sr_list_init(&ch->cqs);
+	ch->last = &ch->cqs;
+	struct sr_context *ctx = sr_ctx(context);
+	pthread_mutex_lock(&ctx->lock);
+	sr_list_add(&ctx->channels, &ch->link);
+	pthread_mutex_unlock(&ctx->lock);
 	return &ch->ibv;
 }
 
 SR_PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *ibv)
 {
 	struct sr_channel *ch = (struct sr_channel *)ibv;
+	struct sr_context *ctx = sr_ctx(ibv->context);
 	pthread_mutex_lock(&ch->lock);
 	int users = ibv->refcnt;
 	pthread_mutex_unlock(&ch->lock);
 	if (users)
 		return sr_error(EBUSY);
-	int error =
-		sr_destroy(&sr_ctx(ibv->context)->conn, SOFTROCE_OP_DESTROY_CHANNEL, ch->handle);
+	int error = sr_destroy(&ctx->conn, SOFTROCE_OP_DESTROY_CHANNEL, ch->handle);
 	if (error)
 		return error;
-	sr_close_fd(&sr_ctx(ibv->context)->conn, ibv->fd);
+	pthread_mutex_lock(&ctx->lock);
+	sr_list_del(&ch->link);
+	pthread_mutex_unlock(&ctx->lock);
+	sr_close_fd(&ctx->conn, ibv->fd);
 	pthread_mutex_destroy(&ch->lock);
 	free(ch);
 	return 0;
@@ -56,16 +66,18 @@ SR_PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *ibv)
 
 void sr_drop_events(struct sr_conn *c, int fd, uint32_t *dropped, uint32_t n)
 {
-	int trash[2];
+	int trash[2], state;
 	*dropped += n;
 	if (!n || c->forked || sr_conn_stolen(c) || pipe2(trash, O_CLOEXEC))
 		return;
+	state = sr_defer_cancel();
 	/* Unlike read, splice does not block whatever the program has set. */
 	ssize_t got = splice(fd, NULL, trash[1], NULL, *dropped, SPLICE_F_NONBLOCK);
 	if (got > 0)
 		*dropped -= (uint32_t)got;
 	close(trash[0]);
 	close(trash[1]);
+	sr_restore_cancel(state);
 }
 
 static bool take_comp_event(struct sr_cq *q)
@@ -87,27 +99,42 @@ static bool take_end_event(struct sr_cq *q)
 	return first;
 }
 
+static void count_reported(pthread_mutex_t *m, uint32_t *reported)
+{
+	pthread_mutex_lock(m);
+	++*reported;
+	pthread_mutex_unlock(m);
+}
+
 /* Picks a queue that has an event, in round-robin order. */
 static struct sr_cq *pick_cq(struct sr_channel *ch, bool (*take)(struct sr_cq *))
 {
 	struct sr_cq *found = NULL;
 	pthread_mutex_lock(&ch->lock);
-	sr_for_each (l, &ch->cqs) {
+	struct sr_link *l = ch->last;
+	do {
+		l = l->next;
 		struct sr_cq *q = sr_container(l, struct sr_cq, channel_link);
-		if (!take(q))
-			continue;
-		sr_list_del(l);
-		sr_list_add(&ch->cqs, l);
-		pthread_mutex_lock(&q->ibv.mutex);
-		q->comp_events_reported++;
-		pthread_mutex_unlock(&q->ibv.mutex);
-		found = q;
-		break;
-	}
-	if (!found && ch->dropped_events)
+		if (l != &ch->cqs && take(q))
+			found = q;
+	} while (!found && l != ch->last);
+	if (found) {
+		ch->last = l;
+		count_reported(&found->ibv.mutex, &found->comp_events_reported);
+	} else if (ch->dropped_events) {
 		ch->dropped_events--;
+	}
 	pthread_mutex_unlock(&ch->lock);
 	return found;
+}
+
+/* A child would take its parent's events out of the pipe, which both have. */
+static int check_own_pipe(const struct sr_context *ctx)
+{
+	if (!ctx->conn.forked)
+		return 0;
+	errno = EIO;
+	return -1;
 }
 
 /*
@@ -119,6 +146,8 @@ SR_PUBLIC int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq *
 {
 	struct sr_channel *ch = (struct sr_channel *)channel;
 	struct sr_cq *q = NULL;
+	if (check_own_pipe(sr_ctx(channel->context)))
+		return -1;
 	while (!q) {
 		char event;
 		ssize_t n = read(channel->fd, &event, 1);
@@ -151,17 +180,13 @@ SR_PUBLIC void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
 void sr_wait_acknowledged(pthread_mutex_t *m, pthread_cond_t *cond, const uint32_t *reported,
 			  const uint32_t *completed)
 {
+	int state = sr_defer_cancel();
 	pthread_mutex_lock(m);
-	while (*reported != *completed)
+	/* A forked child may acknowledge events that were reported to its parent. */
+	while ((int32_t)(*reported - *completed) > 0)
 		pthread_cond_wait(cond, m);
 	pthread_mutex_unlock(m);
-}
-
-static void count_reported(pthread_mutex_t *m, uint32_t *reported)
-{
-	pthread_mutex_lock(m);
-	++*reported;
-	pthread_mutex_unlock(m);
+	sr_restore_cancel(state);
 }
 
 /* Finds the object of an event; false if it was destroyed since. The caller holds ctx->lock. */
@@ -272,6 +297,8 @@ static int note_fatal(struct sr_context *ctx, const struct ibv_async_event *even
 SR_PUBLIC int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 {
 	struct sr_context *ctx = sr_ctx(context);
+	if (check_own_pipe(ctx))
+		return -1;
 	for (;;) {
 		char byte;
 		ssize_t n = read(context->async_fd, &byte, 1);

@@ -10,8 +10,10 @@
 struct sr_channel {
 	struct ibv_comp_channel ibv;
 	uint32_t handle;
+	struct sr_link link; /* in its context */
 	pthread_mutex_t lock;
 	struct sr_link cqs;	 /* sr_cq.channel_link */
+	struct sr_link *last;	 /* of the queue that had the last event, or &cqs */
 	uint32_t dropped_events; /* see sr_drop_events */
 };
 

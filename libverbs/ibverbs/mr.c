@@ -5,6 +5,8 @@
 #include "ibverbs/mr.h"
 #include "ibverbs/pd.h"
 
+#include "core/cancel.h"
+
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -20,14 +22,16 @@ static int cmd_reg_mr(struct sr_conn *c, struct sr_request *r, struct softroce_r
 	if (error != EPERM && error != ESRCH)
 		return error;
 	/* The daemon runs as another user, or does not see this process. */
+	int state = sr_defer_cancel();
 	int fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
-	if (fd < 0)
-		return error;
-	req->memory = SOFTROCE_MEMORY_SELF;
-	r->fds = &fd;
-	r->nfds = 1;
-	error = sr_call(c, r);
-	close(fd);
+	if (fd >= 0) {
+		req->memory = SOFTROCE_MEMORY_SELF;
+		r->fds = &fd;
+		r->nfds = 1;
+		error = sr_call(c, r);
+		close(fd);
+	}
+	sr_restore_cancel(state);
 	return error;
 }
 

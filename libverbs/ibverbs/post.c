@@ -7,6 +7,8 @@
 #include "ibverbs/qp.h"
 #include "ibverbs/srq.h"
 
+#include "core/cancel.h"
+
 #include <string.h>
 #include <unistd.h>
 
@@ -24,16 +26,17 @@ void sr_wake_engine(struct sr_context *ctx)
 {
 	if (atomic_load(sr_shm_word(&ctx->doorbells, SOFTROCE_DOORBELL_ASLEEP))) {
 		const uint64_t one = 1;
-		int saved = errno;
+		int saved = errno, state = sr_defer_cancel();
 		/* If the counter is full, the write fails and the engine is being woken already. */
 		if (!sr_conn_stolen(&ctx->conn) && write(ctx->doorbell_fd, &one, sizeof one) < 0)
 			errno = saved;
+		sr_restore_cancel(state);
 	}
 }
 
 int sr_check_post(struct sr_qp *q, enum ibv_qp_state from)
 {
-	if (q->ex.qp_base.state < from)
+	if (sr_qp_state(q) < from)
 		return EINVAL;
 	if (sr_gone(&sr_ctx(q->ex.qp_base.context)->conn))
 		return EIO;

@@ -153,22 +153,33 @@ static int check_supported(const struct ibv_qp_init_attr_ex *a)
 	return 0;
 }
 
+/* The lists of a completion queue change under both locks: see context.h. */
+static void lock_lists(struct sr_cq *cq)
+{
+	sr_lock(&cq->lock, cq->single_threaded);
+	pthread_mutex_lock(&sr_ctx(cq->ibv.context)->lock);
+}
+
+static void unlock_lists(struct sr_cq *cq)
+{
+	pthread_mutex_unlock(&sr_ctx(cq->ibv.context)->lock);
+	sr_unlock(&cq->lock, cq->single_threaded);
+}
+
 static void link_cqs(struct sr_qp *q)
 {
 	struct ibv_qp *ibv = &q->ex.qp_base;
-	sr_list_init(&q->send_cq_link);
-	sr_list_init(&q->recv_cq_link);
 	if (ibv->send_cq && q->sq.ring.mem) {
 		struct sr_cq *cq = sr_cq(ibv->send_cq);
-		sr_lock(&cq->lock, cq->single_threaded);
+		lock_lists(cq);
 		sr_list_add(&cq->send_qps, &q->send_cq_link);
-		sr_unlock(&cq->lock, cq->single_threaded);
+		unlock_lists(cq);
 	}
 	if (ibv->recv_cq && q->rq.ring.mem) {
 		struct sr_cq *cq = sr_cq(ibv->recv_cq);
-		sr_lock(&cq->lock, cq->single_threaded);
+		lock_lists(cq);
 		sr_list_add(&cq->recv_qps, &q->recv_cq_link);
-		sr_unlock(&cq->lock, cq->single_threaded);
+		unlock_lists(cq);
 	}
 }
 
@@ -177,9 +188,9 @@ static void unlink_cq(struct ibv_cq *ibv, struct sr_link *l)
 	if (!ibv)
 		return;
 	struct sr_cq *cq = sr_cq(ibv);
-	sr_lock(&cq->lock, cq->single_threaded);
+	lock_lists(cq);
 	sr_list_del(l);
-	sr_unlock(&cq->lock, cq->single_threaded);
+	unlock_lists(cq);
 }
 
 static void unlink_cqs(struct sr_qp *q)
@@ -191,6 +202,8 @@ static void unlink_cqs(struct sr_qp *q)
 static void link_qp(struct sr_qp *q)
 {
 	struct sr_context *ctx = sr_ctx(q->ex.qp_base.context);
+	sr_list_init(&q->send_cq_link);
+	sr_list_init(&q->recv_cq_link);
 	pthread_mutex_lock(&ctx->lock);
 	sr_list_add(&ctx->qps, &q->link);
 	pthread_mutex_unlock(&ctx->lock);
@@ -317,7 +330,7 @@ SR_PUBLIC int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mas
 			reset_wq(&q->sq);
 			reset_wq(&q->rq);
 		}
-		qp->state = attr->qp_state;
+		sr_set_qp_state(q, attr->qp_state);
 	}
 	return 0;
 }
@@ -333,7 +346,7 @@ SR_PUBLIC int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask
 	if (error)
 		return error;
 	sr_qp_attr_from_abi(attr, &reply.attr);
-	qp->state = attr->qp_state;
+	sr_set_qp_state(sr_qp(qp), attr->qp_state);
 	*init = (struct ibv_qp_init_attr){
 		.qp_context = qp->qp_context,
 		.send_cq = qp->send_cq,

@@ -36,6 +36,17 @@ static inline struct sr_qp *sr_qp(struct ibv_qp *q)
 	return (struct sr_qp *)q;
 }
 
+/* One thread may modify a queue pair while others post to it. */
+static inline enum ibv_qp_state sr_qp_state(const struct sr_qp *q)
+{
+	return __atomic_load_n(&q->ex.qp_base.state, __ATOMIC_RELAXED);
+}
+
+static inline void sr_set_qp_state(struct sr_qp *q, enum ibv_qp_state state)
+{
+	__atomic_store_n(&q->ex.qp_base.state, state, __ATOMIC_RELAXED);
+}
+
 /* The send flags that the daemon knows; checksum offload of raw packets is not among them. */
 #define SR_SEND_FLAGS                                                                              \
 	(SOFTROCE_SEND_FENCE | SOFTROCE_SEND_SIGNALED | SOFTROCE_SEND_SOLICITED |                  \

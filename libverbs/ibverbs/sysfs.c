@@ -4,6 +4,8 @@
  */
 #include "ibverbs/context.h"
 
+#include "core/cancel.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -13,7 +15,7 @@ SR_PUBLIC const char *ibv_get_sysfs_path(void)
 	return "/sys";
 }
 
-SR_PUBLIC int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size)
+static int read_file(const char *dir, const char *file, char *buf, size_t size)
 {
 	char path[IBV_SYSFS_PATH_MAX * 2];
 	if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, file) >= sizeof path)
@@ -32,4 +34,12 @@ SR_PUBLIC int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, 
 	else
 		return -1;
 	return (int)n;
+}
+
+SR_PUBLIC int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size)
+{
+	int state = sr_defer_cancel();
+	int n = read_file(dir, file, buf, size);
+	sr_restore_cancel(state);
+	return n;
 }

@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
@@ -18,9 +19,10 @@
 
 /* Declares real: the next definition of a function, of the C library or another preloaded one. */
 #define REAL(name, type)                                                                           \
-	static type real;                                                                          \
+	static _Atomic(type) found;                                                                \
+	type real = atomic_load_explicit(&found, memory_order_relaxed);                            \
 	if (!real)                                                                                 \
-	real = (type)dlsym(RTLD_NEXT, name)
+	atomic_store_explicit(&found, real = (type)dlsym(RTLD_NEXT, name), memory_order_relaxed)
 
 /* Longer than any emulated path. */
 #define SR_PATH_SIZE 512

@@ -4,6 +4,7 @@
  */
 #include "paths/paths.h"
 
+#include "core/cancel.h"
 #include "core/conn.h"
 
 #include <fcntl.h>
@@ -34,7 +35,10 @@ static bool has_emulated_prefix(const char *path)
 		is_below(path, "/sys/class/infiniband_verbs") || is_below(path, "/dev/infiniband"));
 }
 
-/* Another thread may have held the lock at the time of the fork. */
+/*
+ * The lock is held while the daemon is asked, for which fork does not wait. What it protects is
+ * checked before it is used, so a child can go on with it as it is.
+ */
 static void after_fork_child(void)
 {
 	pthread_mutex_init(&tree_lock, NULL);
@@ -99,7 +103,7 @@ static int get_tree(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct timespec now;
-	int saved = errno;
+	int saved = errno, state = sr_defer_cancel();
 	pthread_once(&once, watch_forks);
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	pthread_mutex_lock(&tree_lock);
@@ -114,6 +118,7 @@ static int get_tree(void)
 	}
 	int fd = tree_fd;
 	pthread_mutex_unlock(&tree_lock);
+	sr_restore_cancel(state);
 	errno = saved;
 	return fd;
 }

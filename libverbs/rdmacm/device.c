@@ -13,8 +13,8 @@ static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cm_device *devices;
 
 /*
- * A child cannot use its parent's contexts. It opens its own and leaves the parent's as they
- * are.
+ * A child cannot use its parent's contexts. It opens its own and leaves the parent's as they are.
+ * The lock is held while a device is opened, for which fork does not wait.
  */
 static void after_fork_child(void)
 {

@@ -237,6 +237,9 @@ SR_PUBLIC int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_
 	struct cm_channel *ch = (struct cm_channel *)channel;
 	if (!channel || !event)
 		return cm_result(EINVAL);
+	if (cm_inherited(
+		    ch->generation)) /* the pipe is the parent's too: its bytes are left there */
+		return cm_result(ENODEV);
 	struct event_wait w = {ch, malloc(sizeof *w.event), 0};
 	if (!w.event)
 		return cm_result(ENOMEM);

@@ -24,25 +24,42 @@ struct cm_group *cm_take_group(struct cm_id *id, const struct sockaddr *addr, ui
 	return g;
 }
 
-void cm_attach_group(struct cm_id *id, struct rdma_cm_event *event, uint64_t cookie)
+/* Finds the group of a call. The caller holds the lock. */
+static struct cm_group *find_group(struct cm_id *id, uint64_t cookie)
 {
-	struct rdma_ud_param *ud = &event->param.ud;
-	pthread_mutex_lock(&id->lock);
 	struct cm_group *g = id->groups;
 	while (g && g->cookie != cookie)
 		g = g->next;
+	return g;
+}
+
+void cm_attach_group(struct cm_id *id, struct rdma_cm_event *event, uint64_t cookie)
+{
+	struct rdma_ud_param *ud = &event->param.ud;
+	struct ibv_qp *qp = NULL;
+	pthread_mutex_lock(&id->lock);
+	struct cm_group *g = find_group(id, cookie);
 	if (g) {
 		ud->private_data = g->context;
 		g->gid = ud->ah_attr.grh.dgid;
 		g->lid = ud->ah_attr.dlid;
-		if (event->event == RDMA_CM_EVENT_MULTICAST_JOIN && id->id.qp && !g->send_only) {
-			int error = ibv_attach_mcast(id->id.qp, &g->gid, g->lid);
-			g->attached = !error;
-			if (error) {
-				event->event = RDMA_CM_EVENT_MULTICAST_ERROR;
-				event->status = -error;
-			}
-		}
+		if (event->event == RDMA_CM_EVENT_MULTICAST_JOIN && !g->send_only)
+			qp = id->id.qp;
 	}
 	pthread_mutex_unlock(&id->lock);
+	if (!qp)
+		return;
+	int error = ibv_attach_mcast(qp, &ud->ah_attr.grh.dgid, ud->ah_attr.dlid);
+	if (error) {
+		event->event = RDMA_CM_EVENT_MULTICAST_ERROR;
+		event->status = -error;
+		return;
+	}
+	pthread_mutex_lock(&id->lock);
+	g = find_group(id, cookie);
+	if (g)
+		g->attached = true;
+	pthread_mutex_unlock(&id->lock);
+	if (!g) /* the program has left it meanwhile */
+		ibv_detach_mcast(qp, &ud->ah_attr.grh.dgid, ud->ah_attr.dlid);
 }

@@ -4,6 +4,8 @@
  */
 #include "rdmacm/rdmacm.h"
 
+#include "core/cancel.h"
+
 #include <endian.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,15 +31,32 @@ struct cm_id *cm_find(uint32_t handle, unsigned int generation)
 	return id;
 }
 
-/* Another thread may have held the lock at the time of the fork. */
+static void before_fork(void)
+{
+	pthread_mutex_lock(&table_lock);
+}
+
+static void after_fork_parent(void)
+{
+	pthread_mutex_unlock(&table_lock);
+}
+
+/* Threads that the child does not have may have held an identifier's lock, or its events. */
 static void after_fork_child(void)
 {
-	pthread_mutex_init(&table_lock, NULL);
+	for (int i = 0; i < BUCKETS; i++) {
+		for (struct cm_id *id = table[i]; id; id = id->next) {
+			pthread_mutex_init(&id->lock, NULL);
+			pthread_cond_init(&id->cond, NULL);
+			id->events_reported = id->events_completed;
+		}
+	}
+	pthread_mutex_unlock(&table_lock);
 }
 
 static void watch_forks(void)
 {
-	pthread_atfork(NULL, NULL, after_fork_child);
+	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
 
 void cm_add_id(struct cm_id *id, uint32_t handle, unsigned int generation)
@@ -178,10 +197,12 @@ void cm_ack_held_event(struct cm_id *id)
 /* Waits until the program has acknowledged all events that were reported to it. */
 static void wait_acknowledged(struct cm_id *id)
 {
+	int state = sr_defer_cancel();
 	pthread_mutex_lock(&id->lock);
-	while (id->events_completed < id->events_reported)
+	while ((int32_t)(id->events_reported - id->events_completed) > 0)
 		pthread_cond_wait(&id->cond, &id->lock);
 	pthread_mutex_unlock(&id->lock);
+	sr_restore_cancel(state);
 }
 
 SR_PUBLIC int rdma_destroy_id(struct rdma_cm_id *ibv)

@@ -8,15 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t last_cookie; /* protected by cookie_lock */
-static pthread_mutex_t cookie_lock = PTHREAD_MUTEX_INITIALIZER;
-
 static uint64_t next_cookie(void)
 {
-	pthread_mutex_lock(&cookie_lock);
-	uint64_t n = ++last_cookie;
-	pthread_mutex_unlock(&cookie_lock);
-	return n;
+	static atomic_uint_fast64_t last;
+	return atomic_fetch_add(&last, 1) + 1;
 }
 
 static int join(struct rdma_cm_id *ibv, const struct sockaddr *addr, bool send_only, void *context)

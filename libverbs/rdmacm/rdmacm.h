@@ -3,7 +3,10 @@
  * What the files of librdmacm share. The connection manager runs in the daemon: an identifier here
  * has a handle there. Queue pairs are created and modified through libibverbs.
  *
- * Lock order: the table of identifiers, an identifier, the session, the devices.
+ * Lock order: the devices, the opening of a session, the table of identifiers, an identifier, the
+ * session. fork takes those of the table and of the session, so a thread that holds one of these or
+ * an identifier's waits for nothing. A child initializes the others, and opens its own session and
+ * devices.
  *
  * Functions return 0 or an errno unless noted otherwise.
  */
@@ -107,6 +110,9 @@ static inline bool cm_is_ud(const struct rdma_cm_id *id)
  * child. Commands of an earlier generation fail with ENODEV.
  */
 int cm_session(unsigned int *generation);
+
+/* Tells whether a session was the parent's, in a forked child. Generations begin with 1. */
+bool cm_inherited(unsigned int generation);
 int cm_command(unsigned int generation, uint16_t op, const void *body, size_t len, void *reply,
 	       size_t reply_len);
 int cm_command_handle(unsigned int generation, uint16_t op, uint32_t handle);

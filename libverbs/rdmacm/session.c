@@ -4,17 +4,21 @@
  */
 #include "rdmacm/rdmacm.h"
 
+#include "core/cancel.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+static pthread_mutex_t opening_lock = PTHREAD_MUTEX_INITIALIZER; /* of the thread that opens one */
 static pthread_mutex_t session_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct session {
 	struct sr_conn conn; /* first */
 	unsigned int generation;
 	struct session *prev; /* an earlier session, in which a thread may still be in a call */
 } * session;
-static unsigned int current_generation; /* the generation of the last session */
+static unsigned int current_generation;	  /* the generation of the last session */
+static unsigned int inherited_generation; /* in a child, of its parent's last session */
 
 static void before_fork(void)
 {
@@ -32,8 +36,9 @@ static void after_fork_child(void)
 	if (session)
 		sr_conn_forked(&session->conn);
 	session = NULL;
-	current_generation++;
-	pthread_mutex_init(&session_lock, NULL);
+	inherited_generation = current_generation++;
+	pthread_mutex_init(&opening_lock, NULL);
+	pthread_mutex_unlock(&session_lock);
 }
 
 static void watch_forks(void)
@@ -41,6 +46,7 @@ static void watch_forks(void)
 	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
 
+/* The caller holds the opening lock only: fork does not wait for the daemon. */
 static int open_session(void)
 {
 	struct session *s = calloc(1, sizeof *s);
@@ -64,9 +70,11 @@ static int open_session(void)
 		free(s);
 		return error;
 	}
+	pthread_mutex_lock(&session_lock);
 	s->prev = session;
 	s->generation = ++current_generation;
 	session = s;
+	pthread_mutex_unlock(&session_lock);
 	return 0;
 }
 
@@ -74,13 +82,24 @@ int cm_session(unsigned int *generation)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	pthread_once(&once, watch_forks);
+	pthread_mutex_lock(&opening_lock);
 	pthread_mutex_lock(&session_lock);
-	int error = 0;
-	if (!session || !sr_alive(&session->conn))
-		error = open_session();
+	bool alive = session && sr_alive(&session->conn);
+	pthread_mutex_unlock(&session_lock);
+	int error = alive ? 0 : open_session();
+	pthread_mutex_lock(&session_lock);
 	*generation = current_generation;
 	pthread_mutex_unlock(&session_lock);
+	pthread_mutex_unlock(&opening_lock);
 	return error;
+}
+
+bool cm_inherited(unsigned int generation)
+{
+	pthread_mutex_lock(&session_lock);
+	bool inherited = generation <= inherited_generation;
+	pthread_mutex_unlock(&session_lock);
+	return inherited;
 }
 
 /* Returns the connection of a generation, or NULL if it is an earlier one. */
@@ -119,8 +138,10 @@ void cm_close_fd(unsigned int generation, int fd)
 	while (s && s->generation != generation)
 		s = s->prev;
 	pthread_mutex_unlock(&session_lock);
+	int state = sr_defer_cancel();
 	if (s)
 		sr_close_fd(&s->conn, fd);
 	else
 		close(fd);
+	sr_restore_cancel(state);
 }

@@ -192,11 +192,10 @@ static ssize_t do_send(struct rs *s, const struct iovec *v, size_t count, int fl
 
 static ssize_t receive(int fd, struct msghdr *msg, int flags)
 {
-	struct rs *s = rs_get(fd);
+	struct rs *s = rs_enter(fd);
 	if (!s)
 		return -1;
 	int saved = errno;
-	pthread_mutex_lock(&s->lock);
 	ssize_t n;
 	if (s->ds) {
 		n = ds_recv(s, msg, flags);
@@ -206,30 +205,27 @@ static ssize_t receive(int fd, struct msghdr *msg, int flags)
 		msg->msg_controllen = 0; /* there is no ancillary data */
 		msg->msg_flags = 0;
 	}
-	pthread_mutex_unlock(&s->lock);
 	if (n >= 0)
 		errno = saved; /* some programs check errno at the end of the stream */
-	rs_put(s);
+	rs_leave(s);
 	return n;
 }
 
 static ssize_t transmit(int fd, const struct msghdr *msg, int flags)
 {
-	struct rs *s = rs_get(fd);
+	struct rs *s = rs_enter(fd);
 	if (!s)
 		return -1;
 	int saved = errno;
-	pthread_mutex_lock(&s->lock);
 	ssize_t n;
 	if (s->ds)
 		n = ds_send(s, msg, flags);
 	else
 		n = msg->msg_name ? rs_fail(EISCONN)
 				  : do_send(s, msg->msg_iov, msg->msg_iovlen, flags);
-	pthread_mutex_unlock(&s->lock);
 	if (n >= 0)
 		errno = saved;
-	rs_put(s);
+	rs_leave(s);
 	return n;
 }
 

@@ -59,13 +59,11 @@ static off_t map_region(struct rs *s, void *buf, size_t len, int prot, off_t off
 SR_PUBLIC off_t riomap(int fd, void *buf, size_t len, int prot, int flags, off_t offset)
 {
 	(void)flags;
-	struct rs *s = rs_get(fd);
+	struct rs *s = rs_enter(fd);
 	if (!s)
 		return -1;
-	pthread_mutex_lock(&s->lock);
 	off_t at = map_region(s, buf, len, prot, offset);
-	pthread_mutex_unlock(&s->lock);
-	rs_put(s);
+	rs_leave(s);
 	return at;
 }
 
@@ -91,13 +89,11 @@ static int unmap_region(struct rs *s, void *buf, size_t len)
 
 SR_PUBLIC int riounmap(int fd, void *buf, size_t len)
 {
-	struct rs *s = rs_get(fd);
+	struct rs *s = rs_enter(fd);
 	if (!s)
 		return -1;
-	pthread_mutex_lock(&s->lock);
 	int error = unmap_region(s, buf, len);
-	pthread_mutex_unlock(&s->lock);
-	rs_put(s);
+	rs_leave(s);
 	return cm_result(error);
 }
 
@@ -151,12 +147,10 @@ static size_t write_offset(struct rs *s, const uint8_t *buf, size_t count, uint6
 
 SR_PUBLIC size_t riowrite(int fd, const void *buf, size_t count, off_t offset, int flags)
 {
-	struct rs *s = rs_get(fd);
+	struct rs *s = rs_enter(fd);
 	if (!s)
 		return (size_t)-1;
-	pthread_mutex_lock(&s->lock);
 	size_t n = write_offset(s, buf, count, (uint64_t)offset, flags);
-	pthread_mutex_unlock(&s->lock);
-	rs_put(s);
+	rs_leave(s);
 	return n;
 }

@@ -4,6 +4,8 @@
  */
 #include "rsocket/dgram.h"
 
+#include "core/cancel.h"
+
 #include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -57,14 +59,12 @@ static int check_all(struct pollfd *fds, nfds_t n)
 {
 	int found = 0;
 	for (nfds_t i = 0; i < n; i++) {
-		struct rs *s = fds[i].fd < 0 ? NULL : rs_get(fds[i].fd);
+		struct rs *s = fds[i].fd < 0 ? NULL : rs_enter(fds[i].fd);
 		fds[i].revents = 0;
 		if (s) {
-			pthread_mutex_lock(&s->lock);
 			s->ops->arm_cq(s);
 			fds[i].revents = socket_events(s, fds[i].events);
-			pthread_mutex_unlock(&s->lock);
-			rs_put(s);
+			rs_leave(s);
 		} else if (fds[i].fd >= 0) {
 			poll(&fds[i], 1, 0);
 		}
@@ -78,15 +78,13 @@ static nfds_t poll_fds(const struct pollfd *fds, nfds_t n, struct pollfd *out)
 {
 	nfds_t count = 0;
 	for (nfds_t i = 0; i < n; i++) {
-		struct rs *s = fds[i].fd < 0 ? NULL : rs_get(fds[i].fd);
+		struct rs *s = fds[i].fd < 0 ? NULL : rs_enter(fds[i].fd);
 		if (!s) {
 			out[count++] = fds[i];
 			continue;
 		}
-		pthread_mutex_lock(&s->lock);
 		count += (nfds_t)rs_descriptors(s, out + count);
-		pthread_mutex_unlock(&s->lock);
-		rs_put(s);
+		rs_leave(s);
 	}
 	return count;
 }
@@ -94,39 +92,46 @@ static nfds_t poll_fds(const struct pollfd *fds, nfds_t n, struct pollfd *out)
 static void take_events(const struct pollfd *fds, nfds_t n)
 {
 	for (nfds_t i = 0; i < n; i++) {
-		struct rs *s = fds[i].fd < 0 ? NULL : rs_get(fds[i].fd);
+		struct rs *s = fds[i].fd < 0 ? NULL : rs_enter(fds[i].fd);
 		if (!s)
 			continue;
-		pthread_mutex_lock(&s->lock);
 		if (!s->polling)
 			s->ops->take_cq_events(s);
-		pthread_mutex_unlock(&s->lock);
-		rs_put(s);
+		rs_leave(s);
+	}
+}
+
+/* Only poll acts on a cancellation, in the state that the program has set. */
+static int poll_all(struct pollfd *fds, nfds_t n, int timeout, struct pollfd *all, int state)
+{
+	int64_t end = rs_now() + timeout;
+	int wake_up = rs_default_wake_up();
+	for (;;) {
+		int found = check_all(fds, n);
+		int64_t left = timeout < 0 ? wake_up : end - rs_now();
+		if (found || left <= 0)
+			return found;
+		nfds_t count = poll_fds(fds, n, all);
+		sr_restore_cancel(state);
+		int got = poll(all, count, (int)(left < wake_up ? left : wake_up));
+		sr_defer_cancel();
+		if (got < 0)
+			return -1;
+		take_events(fds, n);
 	}
 }
 
 SR_PUBLIC int rpoll(struct pollfd *fds, nfds_t n, int timeout)
 {
-	int64_t end = rs_now() + timeout;
-	int wake_up = rs_default_wake_up();
 	struct pollfd *all = calloc(n * 2 + 1, sizeof *all);
 	if (!all)
 		return rs_fail(ENOMEM);
-	int found;
-	for (;;) {
-		found = check_all(fds, n);
-		int64_t left = timeout < 0 ? wake_up : end - rs_now();
-		if (found || left <= 0)
-			break;
-		nfds_t count = poll_fds(fds, n, all);
-		if (poll(all, count, (int)(left < wake_up ? left : wake_up)) < 0) {
-			found = -1;
-			break;
-		}
-		take_events(fds, n);
-	}
-	int error = errno;
-	free(all);
+	int state = sr_defer_cancel(), found, error;
+	pthread_cleanup_push(free, all);
+	found = poll_all(fds, n, timeout, all, state);
+	error = errno;
+	pthread_cleanup_pop(1);
+	sr_restore_cancel(state);
 	errno = error;
 	return found;
 }
@@ -159,7 +164,10 @@ SR_PUBLIC int rselect(int n, fd_set *readable, fd_set *writable, fd_set *except,
 		if (events || (except && FD_ISSET(fd, except)))
 			fds[count++] = (struct pollfd){.fd = fd, .events = events};
 	}
-	int rc = rpoll(fds, count, timeval_to_ms(timeout));
+	int rc;
+	pthread_cleanup_push(free, fds);
+	rc = rpoll(fds, count, timeval_to_ms(timeout));
+	pthread_cleanup_pop(0);
 	for (nfds_t i = 0; i < count && rc >= 0; i++)
 		if (fds[i].revents & POLLNVAL)
 			rc = rs_fail(EBADF);

@@ -8,8 +8,14 @@
  * Immediate data also grants credits: the number of messages that the peer may send. Each message
  * consumes a receive, which has no memory of its own.
  *
- * A socket has one lock. Of several threads that wait on a socket, one polls its descriptors, and
- * the others wait for that thread.
+ * A socket has one lock, which its calls hold also while they ask the daemon, but not while they
+ * wait. Of several threads that wait on a socket, one polls its descriptors, and the others wait
+ * for that thread. A thread can be cancelled while it waits. The lock of the table is taken after
+ * those of sockets.
+ *
+ * fork takes the lock of the table. In a child, a socket whose lock is free is whole, and can be
+ * closed; all else fails. If another thread of the parent was using it, the child has no such
+ * socket.
  */
 #ifndef SOFTROCE_RS_H
 #define SOFTROCE_RS_H
@@ -178,13 +184,11 @@ static inline int rs_fail(int error)
 
 /* The body of a call: evaluates expression, an errno, with the socket's lock held. */
 #define RS_WITH_SOCKET(fd, expression)                                                             \
-	struct rs *s = rs_get(fd);                                                                 \
+	struct rs *s = rs_enter(fd);                                                               \
 	if (!s)                                                                                    \
 		return -1;                                                                         \
-	pthread_mutex_lock(&s->lock);                                                              \
 	int error = (expression);                                                                  \
-	pthread_mutex_unlock(&s->lock);                                                            \
-	rs_put(s);                                                                                 \
+	rs_leave(s);                                                                               \
 	return cm_result(error)
 
 static inline bool rs_connecting(const struct rs *s)
@@ -217,6 +221,14 @@ static inline void rs_process_cq(struct rs *s)
 /* socket.c: the table of sockets by descriptor, and waiting. */
 struct rs *rs_get(int fd);
 void rs_put(struct rs *s);
+
+/*
+ * rs_lock locks a socket and defers cancellation until rs_leave, except in rs_wait. rs_leave also
+ * drops a reference. rs_enter is rs_get, then rs_lock. They keep errno.
+ */
+struct rs *rs_enter(int fd);
+void rs_lock(struct rs *s);
+void rs_leave(struct rs *s);
 
 /* Adds a socket under s->fd. 0 or an errno. */
 int rs_add(struct rs *s);

@@ -5,6 +5,8 @@
  */
 #include "rsocket/dgram.h"
 
+#include "core/cancel.h"
+
 #include <netinet/in.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -22,6 +24,24 @@ static int create_stream(struct rs *s)
 	return 0;
 }
 
+static int create(int kind, int domain, int flags, int *fd)
+{
+	struct rs *s = rs_new(kind == SOCK_STREAM ? &rs_stream_ops : &ds_ops, NULL);
+	if (!s)
+		return ENOMEM;
+	s->flags = flags;
+	int error = kind == SOCK_STREAM ? create_stream(s) : ds_create(s, domain);
+	if (!error) {
+		*fd = s->fd;
+		error = rs_add(s);
+	}
+	if (error) {
+		s->ops->release(s);
+		free(s);
+	}
+	return error;
+}
+
 SR_PUBLIC int rsocket(int domain, int type, int protocol)
 {
 	if (domain != AF_INET && domain != AF_INET6)
@@ -31,20 +51,10 @@ SR_PUBLIC int rsocket(int domain, int type, int protocol)
 		return rs_fail(ESOCKTNOSUPPORT);
 	if (protocol && protocol != (kind == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP))
 		return rs_fail(EPROTONOSUPPORT);
-	struct rs *s = rs_new(kind == SOCK_STREAM ? &rs_stream_ops : &ds_ops, NULL);
-	if (!s)
-		return rs_fail(ENOMEM);
-	if (type & SOCK_NONBLOCK)
-		s->flags = O_NONBLOCK;
-	int error = kind == SOCK_STREAM ? create_stream(s) : ds_create(s, domain);
-	if (!error)
-		error = rs_add(s);
-	if (error) {
-		s->ops->release(s);
-		free(s);
-		return rs_fail(error);
-	}
-	return s->fd;
+	int state = sr_defer_cancel(), fd = -1;
+	int error = create(kind, domain, type & SOCK_NONBLOCK ? O_NONBLOCK : 0, &fd);
+	sr_restore_cancel(state);
+	return error ? rs_fail(error) : fd;
 }
 
 static bool valid_addr(const struct sockaddr *addr, socklen_t len)
@@ -113,13 +123,11 @@ static int copy_addr(const struct sockaddr *from, struct sockaddr *addr, socklen
 
 SR_PUBLIC int raccept(int fd, struct sockaddr *addr, socklen_t *len)
 {
-	struct rs *s = rs_get(fd), *accepted = NULL;
+	struct rs *s = rs_enter(fd), *accepted = NULL;
 	if (!s)
 		return -1;
-	pthread_mutex_lock(&s->lock);
 	int error = do_accept(s, &accepted);
-	pthread_mutex_unlock(&s->lock);
-	rs_put(s);
+	rs_leave(s);
 	if (error)
 		return rs_fail(error);
 	if (addr && len)
@@ -223,7 +231,7 @@ SR_PUBLIC int rclose(int fd)
 		rs_put(s);
 		return rs_fail(EBADF);
 	}
-	pthread_mutex_lock(&s->lock);
+	rs_lock(s);
 	if (s->ds)
 		ds_drain(s);
 	if (s->state == RS_CONNECTED)
@@ -232,8 +240,7 @@ SR_PUBLIC int rclose(int fd)
 		rdma_disconnect(s->id);
 	s->state = RS_DISCONNECTED;
 	pthread_cond_broadcast(&s->cond);
-	pthread_mutex_unlock(&s->lock);
-	rs_put(s);
+	rs_leave(s);
 	return 0;
 }
 
@@ -261,14 +268,13 @@ SR_PUBLIC int rgetsockname(int fd, struct sockaddr *addr, socklen_t *len)
 
 SR_PUBLIC int rfcntl(int fd, int cmd, ...)
 {
-	struct rs *s = rs_get(fd);
+	struct rs *s = rs_enter(fd);
 	if (!s)
 		return -1;
 	va_list args;
 	va_start(args, cmd);
 	int arg = cmd == F_SETFL || cmd == F_SETFD ? va_arg(args, int) : 0;
 	va_end(args);
-	pthread_mutex_lock(&s->lock);
 	int result = 0;
 	switch (cmd) {
 	case F_GETFL:
@@ -286,7 +292,6 @@ SR_PUBLIC int rfcntl(int fd, int cmd, ...)
 	default:
 		result = rs_fail(ENOTSUP);
 	}
-	pthread_mutex_unlock(&s->lock);
-	rs_put(s);
+	rs_leave(s);
 	return result;
 }

@@ -4,6 +4,8 @@
  */
 #include "rsocket/rs.h"
 
+#include "core/cancel.h"
+
 #include <stdlib.h>
 #include <time.h>
 
@@ -11,6 +13,43 @@
 
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct rs *table[MAX_FD];
+static int table_end; /* no descriptor in it is larger */
+
+/* What the cancellation state of this thread was before rs_lock. */
+static _Thread_local int cancel_state;
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&table_lock);
+}
+
+static void after_fork_parent(void)
+{
+	pthread_mutex_unlock(&table_lock);
+}
+
+static void after_fork_child(void)
+{
+	for (int fd = 0; fd < table_end; fd++) {
+		struct rs *s = table[fd];
+		if (!s)
+			continue;
+		if (pthread_mutex_trylock(&s->lock)) {
+			table[fd] = NULL;
+			continue;
+		}
+		pthread_mutex_unlock(&s->lock);
+		pthread_cond_init(&s->cond, NULL);
+		s->polling = false;
+		s->refs = 1;
+	}
+	pthread_mutex_unlock(&table_lock);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
 
 struct rs *rs_get(int fd)
 {
@@ -41,12 +80,39 @@ void rs_put(struct rs *s)
 	errno = saved;
 }
 
+void rs_lock(struct rs *s)
+{
+	int state = sr_defer_cancel();
+	pthread_mutex_lock(&s->lock);
+	cancel_state = state;
+}
+
+struct rs *rs_enter(int fd)
+{
+	struct rs *s = rs_get(fd);
+	if (s)
+		rs_lock(s);
+	return s;
+}
+
+void rs_leave(struct rs *s)
+{
+	int state = cancel_state;
+	pthread_mutex_unlock(&s->lock);
+	rs_put(s);
+	sr_restore_cancel(state);
+}
+
 int rs_add(struct rs *s)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, watch_forks);
 	if (s->fd >= MAX_FD)
 		return EMFILE;
 	pthread_mutex_lock(&table_lock);
 	table[s->fd] = s;
+	if (s->fd >= table_end)
+		table_end = s->fd + 1;
 	s->refs = 1;
 	pthread_mutex_unlock(&table_lock);
 	return 0;
@@ -115,18 +181,40 @@ int rs_descriptors(const struct rs *s, struct pollfd out[2])
 	return 2;
 }
 
+/* The end of a call whose thread is cancelled, with the lock held. */
+static void leave_cancelled(void *arg)
+{
+	struct rs *s = arg;
+	pthread_mutex_unlock(&s->lock);
+	rs_put(s);
+}
+
+static void end_polling(void *arg)
+{
+	struct rs *s = arg;
+	pthread_mutex_lock(&s->lock);
+	s->polling = false;
+	pthread_cond_broadcast(&s->cond); /* another thread polls */
+	leave_cancelled(s);
+}
+
 /* Polls on behalf of all waiting threads. 0, ETIMEDOUT or EINTR. */
 static int poll_once(struct rs *s, int timeout)
 {
 	struct pollfd p[2];
+	int got, error;
 	s->ops->arm_cq(s);
 	if (busy_poll(s))
 		return 0;
 	int n = rs_descriptors(s, p);
 	s->polling = true;
 	pthread_mutex_unlock(&s->lock);
-	int got = poll(p, n, timeout);
-	int error = errno;
+	pthread_cleanup_push(end_polling, s);
+	sr_restore_cancel(cancel_state);
+	got = poll(p, n, timeout);
+	error = errno;
+	sr_defer_cancel();
+	pthread_cleanup_pop(0);
 	pthread_mutex_lock(&s->lock);
 	s->polling = false;
 	s->ops->take_cq_events(s);
@@ -138,16 +226,29 @@ static int poll_once(struct rs *s, int timeout)
 	return got == 0 ? ETIMEDOUT : 0;
 }
 
+/* Waits for the thread that polls. 0 or ETIMEDOUT. */
+static int wait_for_poller(struct rs *s, const struct timespec *deadline)
+{
+	int error;
+	pthread_cleanup_push(leave_cancelled, s);
+	sr_restore_cancel(cancel_state);
+	error = deadline ? pthread_cond_clockwait(&s->cond, &s->lock, CLOCK_MONOTONIC, deadline)
+			 : pthread_cond_wait(&s->cond, &s->lock);
+	sr_defer_cancel();
+	pthread_cleanup_pop(0);
+	return error;
+}
+
 int rs_wait(struct rs *s, int timeout)
 {
 	if (!s->polling)
 		return poll_once(s, timeout);
 	if (timeout < 0)
-		return pthread_cond_wait(&s->cond, &s->lock);
+		return wait_for_poller(s, NULL);
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	int64_t ns = t.tv_nsec + (int64_t)(timeout % 1000) * 1000000;
 	t.tv_sec += timeout / 1000 + ns / 1000000000;
 	t.tv_nsec = ns % 1000000000;
-	return pthread_cond_clockwait(&s->cond, &s->lock, CLOCK_MONOTONIC, &t);
+	return wait_for_poller(s, &t);
 }

@@ -6,9 +6,11 @@
 #define CHECK_H
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int failures;
 
@@ -63,5 +65,18 @@ static int failures;
 			exit(2);                                                                   \
 		}                                                                                  \
 	} while (0)
+
+static inline void abort_hang(int signal)
+{
+	(void)signal;
+	abort(); /* the sanitizer prints the stack */
+}
+
+/* Ends the program if it hangs. */
+static inline void limit_time(unsigned int seconds)
+{
+	signal(SIGALRM, abort_hang);
+	alarm(seconds);
+}
 
 #endif
