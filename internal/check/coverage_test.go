@@ -1,7 +1,10 @@
 package check
 
 import (
+	"encoding/binary"
+	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -139,5 +142,41 @@ func TestQueuePairConnectedToItselfIsJudged(t *testing.T) {
 	}
 	if r := tp.judge(); r.Connections != 1 || r.Flows != 1 {
 		t.Errorf("want a connection\n%v", r)
+	}
+}
+
+// A violation says what the packet has and what was expected.
+func TestViolationSaysWhatWasExpected(t *testing.T) {
+	for _, c := range []struct {
+		file   string
+		change func(t *recording)
+		want   func(t *recording) string // of the unchanged recording
+	}{
+		{"pp-ud", func(t *recording) { t.rs[0].Data[len(t.rs[0].Data)-1] ^= 1 },
+			func(t *recording) string { return fmt.Sprintf("expected %#08x", t.parse(0).ICRC()) }},
+		{"pp-ud", func(t *recording) { t.rs[0].Data[atIP+10] ^= 1 },
+			func(t *recording) string {
+				return fmt.Sprintf("expected %#04x", binary.BigEndian.Uint16(t.rs[0].Data[atIP+10:]))
+			}},
+		{"pp-rc-mtu1024", func(t *recording) { t.edit(0, func(p *capture.Packet) { p.Payload = p.Payload[:1020] }) },
+			func(*recording) string { return "with 1020 bytes, expected the path MTU, 1024" }},
+		{"read-bw", func(t *recording) {
+			t.edit(t.nth(readLast, 1), func(p *capture.Packet) { p.Payload = p.Payload[:len(p.Payload)-4] })
+		}, func(t *recording) string {
+			n := len(t.parse(t.nth(readLast, 1)).Payload)
+			return fmt.Sprintf("%d bytes, expected %d", n-4, n)
+		}},
+		{"read-bw", func(t *recording) { t.edit(t.nth(readMiddle, 1), func(p *capture.Packet) { p.Opcode = readLast }) },
+			func(*recording) string { return "expected MIDDLE, as number " }},
+	} {
+		tp := load(t, c.file)
+		want := c.want(tp)
+		for i := range tp.rs {
+			tp.rs[i].Data = slices.Clone(tp.rs[i].Data)
+		}
+		c.change(tp)
+		if r := tp.judge(); !slices.ContainsFunc(r.Violations, func(v Violation) bool { return strings.Contains(v.Detail, want) }) {
+			t.Errorf("%s: no violation says %q\n%v", c.file, want, r)
+		}
 	}
 }

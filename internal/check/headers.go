@@ -11,7 +11,7 @@ import (
 func (j *judge) headers(p *judgedPacket) {
 	j.network(p)
 	if p.TVer != 0 {
-		j.violates(p, ruleTVer, "TVer %d", p.TVer)
+		j.violates(p, ruleTVer, "TVer %d, expected 0", p.TVer)
 	}
 	if p.headersCut {
 		return
@@ -21,17 +21,17 @@ func (j *judge) headers(p *judgedPacket) {
 	j.lengths(p)
 	j.syndrome(p)
 	if p.PKey&0x7fff == 0 {
-		j.violates(p, rulePKey, "P_Key %#04x", p.PKey)
+		j.violates(p, rulePKey, "P_Key %#04x, expected the key of a partition", p.PKey)
 	}
 	ends := p.info.Position.EndsMessage() && p.info.ConsumesRecv
 	if p.Solicited && !ends {
-		j.violates(p, ruleSolicited, "%v with a solicited event", p.Opcode)
+		j.violates(p, ruleSolicited, "%v with a solicited event, expected none", p.Opcode)
 	}
 	if p.DestQP == 0 || (p.DestQP == 1 || p.DestQP == packet.PSNMask) && p.info.Service != packet.UD {
-		j.violates(p, ruleQPN, "%v to QP %#x", p.Opcode, p.DestQP)
+		j.violates(p, ruleQPN, "%v to QP %#x, expected %s", p.Opcode, p.DestQP, map[bool]string{true: "another QP", false: "UD"}[p.DestQP == 0])
 	}
 	if p.BECN && p.info.Request {
-		j.violates(p, ruleBECN, "%v with BECN", p.Opcode)
+		j.violates(p, ruleBECN, "%v with BECN, expected it in a CNP only", p.Opcode)
 	}
 	if p.AckReq && (!p.info.Request || p.info.Service == packet.UC) {
 		j.noteOn(p, noteAckReq)
@@ -44,20 +44,20 @@ func (j *judge) network(p *judgedPacket) {
 		if binary.BigEndian.Uint16(p.IP[10:]) == 0 {
 			j.noteOn(p, noteOffload)
 		} else {
-			j.violates(p, ruleIPChecksum, "checksum %#04x", binary.BigEndian.Uint16(p.IP[10:]))
+			j.violates(p, ruleIPChecksum, "checksum %#04x, expected %#04x", binary.BigEndian.Uint16(p.IP[10:]), ^fold(sum(sum(0, p.IP[:10]), p.IP[12:ip])))
 		}
 	}
 	if p.UDPChecksum != 0 && !p.cut() {
 		j.udpChecksum(p, p.IP[ip:])
 	}
 	if p.Src.IsMulticast() || p.Src.IsUnspecified() || p.Dst.IsUnspecified() {
-		j.violates(p, ruleAddress, "%v sends to %v", p.Src, p.Dst)
+		j.violates(p, ruleAddress, "%v sends to %v, expected unicast addresses", p.Src, p.Dst)
 	}
 	if p.Dst.IsMulticast() != (p.DestQP == packet.PSNMask) && p.info.Service == packet.UD || p.Dst.IsMulticast() && p.info.Service != packet.UD {
 		j.violates(p, ruleAddress, "%v to %v, QP %#x", p.Opcode, p.Dst, p.DestQP)
 	}
 	if p.HopLimit == 0 {
-		j.violates(p, ruleTTL, "it is 0")
+		j.violates(p, ruleTTL, "it is 0, expected more")
 	}
 	if p.MayFragment {
 		j.noteOn(p, noteMayFragment)
@@ -74,7 +74,7 @@ func (j *judge) udpChecksum(p *judgedPacket, udp []byte) {
 	case fold(pseudo) == p.UDPChecksum:
 		j.noteOn(p, noteOffload)
 	default:
-		j.violates(p, ruleUDPSum, "checksum %#04x", p.UDPChecksum)
+		j.violates(p, ruleUDPSum, "checksum %#04x, expected 0 or %#04x", p.UDPChecksum, ^fold(sum(sum(pseudo, udp[:6]), udp[8:])))
 	}
 }
 
@@ -100,13 +100,13 @@ func (j *judge) reserved(p *judgedPacket) {
 	has := p.info.Headers
 	switch {
 	case p.Reserved6 != 0 || p.Reserved7 != 0:
-		j.violates(p, ruleReserved, "BTH: %#x beside FECN and BECN, %#x beside AckReq", p.Reserved6, p.Reserved7)
+		j.violates(p, ruleReserved, "BTH: %#x beside FECN and BECN, %#x beside AckReq, expected 0", p.Reserved6, p.Reserved7)
 	case has&packet.HasDETH != 0 && p.DETH.Reserved != 0:
-		j.violates(p, ruleReserved, "DETH: %#x", p.DETH.Reserved)
+		j.violates(p, ruleReserved, "DETH: %#x, expected 0", p.DETH.Reserved)
 	case has&packet.HasXRCETH != 0 && p.XRCResv != 0:
-		j.violates(p, ruleReserved, "XRCETH: %#x", p.XRCResv)
+		j.violates(p, ruleReserved, "XRCETH: %#x, expected 0", p.XRCResv)
 	case has&packet.HasFETH != 0 && p.FETH.Reserved != 0:
-		j.violates(p, ruleReserved, "FETH: %#x", p.FETH.Reserved)
+		j.violates(p, ruleReserved, "FETH: %#x, expected 0", p.FETH.Reserved)
 	}
 }
 
@@ -115,12 +115,12 @@ func (j *judge) pad(p *judgedPacket) {
 	end := len(p.Transport) - packet.ICRCLen
 	bytes := p.Transport[end-int(p.Pad) : end]
 	if (len(p.Payload)+int(p.Pad))%4 != 0 {
-		j.violates(p, rulePad, "%d bytes of payload and a pad of %d", len(p.Payload), p.Pad)
+		j.violates(p, rulePad, "%d bytes of payload and a pad of %d, expected %d", len(p.Payload), p.Pad, (4-len(p.Payload)%4)%4)
 		return
 	}
 	for _, b := range bytes {
 		if b != 0 {
-			j.violates(p, rulePad, "pad % x", bytes)
+			j.violates(p, rulePad, "pad % x, expected zeros", bytes)
 			return
 		}
 	}
@@ -142,18 +142,18 @@ func (j *judge) lengths(p *judgedPacket) {
 		return
 	case !in.Payload:
 		if n != 0 {
-			j.violates(p, rulePayload, "%v with %d bytes", p.Opcode, n)
+			j.violates(p, rulePayload, "%v with %d bytes, expected none", p.Opcode, n)
 		}
 	case in.Kind == packet.KindAtomicWrite:
 		if n != 8 {
-			j.violates(p, rulePayload, "%v with %d bytes", p.Opcode, n)
+			j.violates(p, rulePayload, "%v with %d bytes, expected 8", p.Opcode, n)
 		}
 	case segment:
 		if n != mtu && known || !known && !conversation.ValidMTU(n) {
-			j.violates(p, ruleLength, "%v with %d bytes, the path MTU is %d", p.Opcode, n, mtu)
+			j.violates(p, ruleLength, "%v with %d bytes, expected the path MTU, %d", p.Opcode, n, mtu)
 		}
 	case n > mtu || in.Position == packet.Last && n == 0:
-		j.violates(p, ruleLength, "%v with %d bytes, the path MTU is %d", p.Opcode, n, mtu)
+		j.violates(p, ruleLength, "%v with %d bytes, expected up to the path MTU, %d, and in a LAST at least 1", p.Opcode, n, mtu)
 	}
 	j.dmaLength(p)
 }
@@ -177,10 +177,10 @@ func (j *judge) dmaLength(p *judgedPacket) {
 	switch {
 	case p.info.Headers&packet.HasRETH == 0 || p.info.Kind == packet.KindFlush:
 	case p.RETH.Length > 1<<31:
-		j.violates(p, ruleDMALength, "%v of %d bytes", p.Opcode, p.RETH.Length)
+		j.violates(p, ruleDMALength, "%v of %d bytes, expected at most 2^31", p.Opcode, p.RETH.Length)
 	case p.info.Kind == packet.KindWrite && p.info.Position == packet.Only && n != p.RETH.Length,
 		p.info.Kind == packet.KindWrite && p.info.Position == packet.First && n >= p.RETH.Length:
-		j.violates(p, ruleDMALength, "%v with %d bytes of %d", p.Opcode, n, p.RETH.Length)
+		j.violates(p, ruleDMALength, "%v with %d bytes, expected %s the %d of its RETH", p.Opcode, n, map[bool]string{true: "all of", false: "less than"}[p.info.Position == packet.Only], p.RETH.Length)
 	}
 }
 
@@ -190,7 +190,7 @@ func (j *judge) syndrome(p *judgedPacket) {
 	}
 	s := p.AETH.Syndrome
 	if !assigned(s) || p.info.Kind != packet.KindAck && !s.IsACK() {
-		j.violates(p, ruleSyndrome, "%v with syndrome %#02x", p.Opcode, uint8(s))
+		j.violates(p, ruleSyndrome, "%v with syndrome %#02x, expected %s", p.Opcode, uint8(s), map[bool]string{true: "one that is assigned", false: "an ACK's"}[p.info.Kind == packet.KindAck])
 	}
 }
 

@@ -153,7 +153,7 @@ func (j *judge) unreadable(rec capture.Record, err error) {
 func (j *judge) readable(p *judgedPacket) bool {
 	switch s := p.Opcode.Service(); {
 	case !p.cut() && !p.ICRCOK():
-		j.violates(p, ruleICRC, "ICRC %#08x of %v", p.ICRC(), p.Opcode)
+		j.violates(p, ruleICRC, "%v with ICRC %#08x, expected %#08x", p.Opcode, p.ICRC(), packet.ICRCBytes(&p.Addressing, p.Transport[:len(p.Transport)-packet.ICRCLen]))
 		return false
 	case s == packet.RD || s > packet.XRC:
 		j.noteOn(p, noteForeign)

@@ -91,13 +91,13 @@ func (s *stream) countResponse(p *judgedPacket, r *request) {
 func (s *stream) fitsRead(p *judgedPacket, r *request, seq int64) bool {
 	if r.NumPSNs == 0 {
 		if n := uint32(len(p.Payload)); !r.unknown && (p.info.Position == packet.Only && n != r.length || p.info.Position == packet.First && n >= r.length) {
-			s.violates(p, ruleReadLength, "%v with PSN %d: %d bytes, of a READ of %d", p.Opcode, p.PSN, n, r.length)
+			s.violates(p, ruleReadLength, "%v with PSN %d: %d bytes, expected %d or the path MTU", p.Opcode, p.PSN, n, r.length)
 			return false
 		}
 		return true
 	}
 	asks := append([]partialRead{{r.Seq, r.NumPSNs, r.length}}, r.partialReads...)
-	opcode := false
+	opcode, expected := false, int64(0)
 	for _, a := range asks {
 		k := seq - a.seq
 		if k < 0 || k >= a.n || position(k, a.n) != p.info.Position {
@@ -111,14 +111,17 @@ func (s *stream) fitsRead(p *judgedPacket, r *request, seq int64) bool {
 		if int64(len(p.Payload)) == want {
 			return true
 		}
+		expected = want
 	}
 	if opcode {
-		s.violates(p, ruleReadLength, "%v with PSN %d: %d bytes, of a READ of %d with PSN %d", p.Opcode, p.PSN, len(p.Payload), r.length, conversation.Wrap(r.Seq))
+		s.violates(p, ruleReadLength, "%v with PSN %d: %d bytes, expected %d, of a READ of %d with PSN %d", p.Opcode, p.PSN, len(p.Payload), expected, r.length, conversation.Wrap(r.Seq))
 	} else {
-		s.violates(p, ruleReadOpcode, "%v with PSN %d, number %d of %d", p.Opcode, p.PSN, seq-r.Seq+1, r.NumPSNs)
+		s.violates(p, ruleReadOpcode, "%v with PSN %d, expected %v, as number %d of %d", p.Opcode, p.PSN, positionName[position(seq-r.Seq, r.NumPSNs)], seq-r.Seq+1, r.NumPSNs)
 	}
 	return false
 }
+
+var positionName = map[packet.Position]string{packet.First: "FIRST", packet.Middle: "MIDDLE", packet.Last: "LAST", packet.Only: "ONLY"}
 
 // position returns the position of the k-th of n response packets.
 func position(k, n int64) packet.Position {
