@@ -9,7 +9,7 @@ import (
 )
 
 // datagram judges a UD packet. Messages to QP 1 are those of the connection manager: they are
-// counted by name, and their content is not judged.
+// counted by name, and say how connections begin.
 func (j *judge) datagram(p *judgedPacket) {
 	if p.DestQP != cm.GSIQPN {
 		if p.AckReq {
@@ -30,12 +30,16 @@ func (j *judge) datagram(p *judgedPacket) {
 	case len(p.Payload) != cm.MADSize:
 		j.violates(p, ruleGSI, "%d bytes", len(p.Payload))
 	}
-	j.CM[madName(p.Payload)]++
+	h, m, err := cm.Parse(p.Payload)
+	j.CM[madName(h, m, err)]++
+	if !p.cut() {
+		j.message(p, m)
+	}
 }
 
 // madName returns the name of a datagram to QP 1.
-func madName(b []byte) string {
-	switch h, m, err := cm.Parse(b); {
+func madName(h cm.Header, m cm.Message, err error) string {
+	switch {
 	case m != nil:
 		return m.Attribute().String()
 	case !errors.Is(err, cm.ErrSize) && h.Class != cm.ClassCM:

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"softroce/capture"
+	"softroce/cm"
 	"softroce/internal/conversation"
 	"softroce/packet"
 )
@@ -17,12 +18,14 @@ type judge struct {
 	*flows
 	views    *conversation.Views
 	ids      identifications
+	setups   setups
 	seed     maphash.Seed // of the hashes of contents
 	requests int          // kept, of all streams
 }
 
 func newJudge(fs *flows) *judge {
-	return &judge{Report: newReport(), flows: fs, views: conversation.NewViews(), ids: identifications{}, seed: maphash.MakeSeed()}
+	return &judge{Report: newReport(), flows: fs, views: conversation.NewViews(),
+		setups: setups{map[requestID]*cm.REQ{}, map[conversation.FlowKey]*setup{}}, ids: identifications{}, seed: maphash.MakeSeed()}
 }
 
 // A judgedPacket is a packet that the rules are applied to.

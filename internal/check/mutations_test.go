@@ -2,6 +2,7 @@ package check
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"softroce/capture"
@@ -387,6 +388,9 @@ var mutations = []mutation{
 
 	// Rules of a responder.
 	{"ACK of a PSN that was not sent", ruleAckUnseen, PartyResponder, all(calm, isAck, manyReplies(3)), psn(1000)},
+	{"after a REP: the first PSN", rulePSNOrder, PartyRequester, all(calm, isFixture("cm-"), isRequest, not(requestsBefore(1)), requestsAfter(1), answered), psn(5)},
+	{"after a REP: the first request is not in the capture", ruleAckUnseen, PartyResponder, all(calm, isFixture("cm-"), isRequest, not(requestsBefore(1)), answered, requestsAfter(1)), func(t *recording, i int) { t.drop(i) }},
+	{"after a REP: MSN of the first reply", ruleMSN, PartyResponder, all(calm, isFixture("cm-"), isAck, not(repliesBefore(1))), msn(7)},
 	{"a request is not in the capture", ruleAckUnseen, PartyResponder, all(midStream, not(isRead), repliesBefore(1), answered), func(t *recording, i int) { t.drop(i) }},
 	{"ACK of a PSN before", ruleAckOrder, PartyResponder, all(calm, isAck, repliesBefore(4), repliesAfter(1), previousWithin(3)), psn(-3)},
 	{"an ACK is repeated later", ruleAckOrder, PartyResponder, all(calm, isAck, repliesBefore(4), previousAck), func(t *recording, i int) {
@@ -487,6 +491,11 @@ func goesOn(n int) condition {
 		}
 		return exchanges >= n
 	}
+}
+
+// isFixture holds for captures whose name begins with a prefix.
+func isFixture(prefix string) condition {
+	return func(s *source, _ int) bool { return strings.HasPrefix(s.name, prefix) }
 }
 
 // packetOf holds for one packet of a source.

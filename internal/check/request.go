@@ -1,6 +1,8 @@
 package check
 
 import (
+	"time"
+
 	"softroce/internal/conversation"
 	"softroce/packet"
 )
@@ -101,7 +103,7 @@ func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, o
 	switch {
 	case i >= 0 && s.requests[i].Seq == seq:
 		return &s.requests[i], true, true
-	case i < 0 && len(s.requests) > 0 && seq < s.requests[0].Seq:
+	case i < 0 && (seq < s.begin || s.trimmed):
 		// The request is from before the capture, or no longer kept.
 		if seq < s.begin && !p.accused {
 			s.hold(p, seq, request{}, false)
@@ -226,17 +228,21 @@ func (s *stream) checkOverdue(p *judgedPacket) {
 			s.unansweredSkipped()
 		}
 	}
-	if s.flow.peer == nil || p.at-s.lastProgress <= maxTimeout {
+	limit := int64(maxTimeout)
+	if s.timeLimit > 0 {
+		limit = min(limit, s.timeLimit)
+	}
+	if s.flow.peer == nil || p.at-s.lastProgress <= limit {
 		return // the replies may take a path that the capture does not see
 	}
 	s.lastProgress = p.at
 	for i := max(s.find(s.accepted), 0); i < len(s.requests); i++ {
 		r := &s.requests[i]
-		if r.Seq <= s.accepted || !r.ExpectsReply() || r.reported || p.at-r.at <= maxTimeout {
+		if r.Seq <= s.accepted || !r.ExpectsReply() || r.reported || p.at-r.at <= limit {
 			continue
 		}
 		r.reported = true
-		s.violates(p, ruleUnanswered, "%v with PSN %d, packet %d, for %d s", r.opcode, conversation.Wrap(r.Seq), r.no, (p.at-r.at)/second)
+		s.violates(p, ruleUnanswered, "%v with PSN %d, packet %d, for %v", r.opcode, conversation.Wrap(r.Seq), r.no, time.Duration(p.at-r.at))
 		return
 	}
 }

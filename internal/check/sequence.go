@@ -105,6 +105,10 @@ func (s *stream) removeJump(no int) {
 // reply has the PSN seq. If so it accuses the requester.
 func (s *stream) fillJump(seq int64) bool {
 	for _, j := range s.jumps {
+		length := j.End() - j.Seq
+		if j.no == s.newest && j.Seq > j.expected+length && seq == j.expected+length-1 {
+			j.returned = true // the reply is for the expected request: j is that one
+		}
 		if j.expected == s.contiguous && (j.certain || j.returned && s.certain(j.expected)) {
 			s.accuseJump(j)
 			s.recountMessages(j.Seq)

@@ -17,7 +17,8 @@ type stream struct {
 	next     int64     // PSN after the highest that was sent
 	prevEnd  int64     // PSN after the packet before
 
-	begin int64 // PSN of the first request
+	begin   int64 // PSN of the first request
+	trimmed bool  // the oldest requests are no longer kept
 
 	// The capture has every request from base to contiguous; contiguousMessages of them end
 	// messages.
@@ -60,6 +61,7 @@ type stream struct {
 	restart      restart
 	recovering   recovering
 	timeout      int64 // shortest time before a retransmission without visible cause, 0 if none
+	timeLimit    int64 // longest time until a retransmission, 0 if the timeout is not known
 	lastProgress int64 // time when accepted advanced, or a retransmission began
 	skipped      skipped
 	resent       bool            // there was a retransmission
@@ -201,6 +203,7 @@ func (s *stream) start(psn uint32) {
 		judge: s.judge, flow: s.flow, started: true, highest: highest, earlyReply: s.earlyReply, replied: s.earlyReply.any,
 		next: seq, prevEnd: seq, begin: seq, base: seq, contiguous: seq, accepted: seq - 1, positive: seq - 1, ackHigh: seq - 1,
 	}
+	s.useSetup(psn)
 }
 
 // before records a reply that precedes all requests.
@@ -317,6 +320,7 @@ func (s *stream) insert(r request) *request {
 	if len(s.requests) >= limit {
 		drop := len(s.requests) - limit + 1 + limit/4
 		s.judge.requests -= drop
+		s.trimmed = true
 		s.requests = append(s.requests[:0], s.requests[drop:]...)
 	}
 	i := s.find(r.Seq) + 1

@@ -41,7 +41,7 @@ type sentRequest struct {
 // streamOf returns a stream with requests that were sent in this order. If mtu is 0, the path MTU
 // is not known.
 func streamOf(mtu int, sent ...sentRequest) *stream {
-	s := &stream{judge: newJudge(nil), flow: &flow{mtu: mtu, fits: 256}}
+	s := &stream{judge: newJudge(nil), flow: &flow{Flow: &conversation.Flow{}, mtu: mtu, fits: 256}}
 	s.start(uint32(sent[0].psn))
 	for _, r := range sent {
 		h := packet.Header{BTH: packet.BTH{Opcode: r.op}, RETH: packet.RETH{Length: r.length}}

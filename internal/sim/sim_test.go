@@ -51,7 +51,7 @@ func TestSeeds(t *testing.T) {
 	if lossyNeeded.Load() > 20_000 && lossySent.Load() > 2*lossyNeeded.Load() {
 		t.Errorf("invariant 10: at 1 %% loss %d packets were sent, %d are needed", lossySent.Load(), lossyNeeded.Load())
 	}
-	if frames.Load() == 0 || received.Load() == 0 && n > 20 || lossyNeeded.Load() <= 20_000 && n >= 200 {
+	if frames.Load() == 0 || received.Load() == 0 && n > 20 || lossyNeeded.Load() <= 20_000 && n >= 2000 {
 		t.Errorf("%d seeds show nothing", n)
 	}
 	t.Logf("at 1 %% loss %d packets were sent, %d are needed", lossySent.Load(), lossyNeeded.Load())

@@ -1,0 +1,99 @@
+package check
+
+import (
+	"net/netip"
+
+	"softroce/cm"
+	"softroce/internal/conversation"
+	"softroce/packet"
+)
+
+// The messages of the connection manager say with which PSN and path MTU a connection begins, and
+// how long its requester waits. A program may change that when it modifies the queue pair, so a
+// stream uses them only if its first request is near that PSN.
+
+// A setup is what REQ and REP say of one direction.
+type setup struct {
+	psn     uint32 // of the first request
+	mtu     int    // path MTU, 0 if the code is not assigned
+	timeout int64  // local ACK timeout in nanoseconds, 0: none
+}
+
+// A requestID finds the REQ that a REP answers.
+type requestID struct {
+	from, to netip.Addr
+	id       uint32
+}
+
+// setups are the connections that are being established, and those whose first request did not come
+// yet.
+type setups struct {
+	requests map[requestID]*cm.REQ
+	flows    map[conversation.FlowKey]*setup
+}
+
+// maxSetups bounds each of them.
+const maxSetups = 1 << 12
+
+// message takes a message of the connection manager into account.
+func (j *judge) message(p *judgedPacket, m cm.Message) {
+	switch m := m.(type) {
+	case *cm.REQ:
+		if len(j.setups.requests) < maxSetups {
+			j.setups.requests[requestID{p.Src, p.Dst, m.LocalID}] = m
+		}
+	case *cm.REP:
+		id := requestID{p.Dst, p.Src, m.RemoteID}
+		req := j.setups.requests[id]
+		if req == nil || req.Service != cm.ServiceRC || len(j.setups.flows) >= maxSetups {
+			return
+		}
+		delete(j.setups.requests, id)
+		s := setup{mtu: mtuOfCode(req.PathMTU)}
+		if code := req.Primary.ACKTimeout; code > 0 {
+			s.timeout = 4096 << code
+		}
+		active, passive := s, s
+		active.psn, passive.psn = m.StartingPSN, req.StartingPSN
+		j.setups.flows[conversation.FlowKey{Src: p.Dst, Dst: p.Src, QPN: m.LocalQPN}] = &active
+		j.setups.flows[conversation.FlowKey{Src: p.Src, Dst: p.Dst, QPN: req.LocalQPN}] = &passive
+	}
+}
+
+// mtuOfCode returns the path MTU of a code, 0 if there is none.
+func mtuOfCode(code uint8) int {
+	if code < 1 || code > 5 {
+		return 0
+	}
+	return 128 << code
+}
+
+// maxLostAtStart bounds the requests that may be lost before the first one in the capture.
+const maxLostAtStart = 64
+
+// useSetup begins the stream where the connection manager says, if its first request, with a PSN,
+// shows that this is the connection.
+func (s *stream) useSetup(psn uint32) {
+	st := s.judge.setups.flows[s.flow.FlowKey]
+	if st == nil {
+		return
+	}
+	delete(s.judge.setups.flows, s.flow.FlowKey)
+	lost := packet.PSNDiff(psn, st.psn)
+	if lost < 0 || lost > maxLostAtStart {
+		return
+	}
+	seq := s.begin - int64(lost)
+	s.begin, s.base, s.contiguous, s.next, s.prevEnd = seq, seq, seq, seq, seq
+	s.accepted, s.positive, s.ackHigh = seq-1, seq-1, seq-1
+	s.settled, s.certainFrom = true, seq
+	s.timeLimit = 2 * maxTimeoutFactor * st.timeout
+	s.msn.base.holds(0, 0, 0) // the MSN counts from 0
+	s.msn.votes = 2
+	if f := s.flow; f.mtu == 0 && st.mtu >= f.fits {
+		f.mtu = st.mtu
+	}
+}
+
+// maxTimeoutFactor is how much longer than its code a timer may take (IBTA 9.7.6.1.3).
+const maxTimeoutFactor = 4
