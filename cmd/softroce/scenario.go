@@ -43,6 +43,11 @@ func (s *scenarioCmd) Run(e *env) error {
 		}
 		o.NewTestbed = c.NewTestbed
 	}
+	for i, f := range s.Files {
+		if f == "-" {
+			s.Files[i] = "/dev/stdin"
+		}
+	}
 	failed, played := 0, 0
 	for r := range scenario.RunAll(s.Files, o, s.Jobs) {
 		if e.Err() != nil {
