@@ -3,6 +3,7 @@ package daemon
 import (
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -31,16 +32,11 @@ func BenchmarkEngineWakesBesideBusyGoroutines(b *testing.B) {
 	for d.Engines()[0].Steps == 0 { // until it runs
 		time.Sleep(time.Millisecond)
 	}
-	end := make(chan struct{})
-	defer close(end)
+	var end atomic.Bool
+	defer end.Store(true)
 	for range 4 * runtime.NumCPU() {
 		go func() {
-			for {
-				select {
-				case <-end:
-					return
-				default:
-				}
+			for !end.Load() {
 			}
 		}()
 	}

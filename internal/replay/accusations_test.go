@@ -54,7 +54,7 @@ func TestMirroredCaptureReplaysWithoutDifference(t *testing.T) {
 		for _, later := range []time.Duration{0, 3 * time.Microsecond, 20 * time.Microsecond} {
 			for _, f := range allFixtures(t) {
 				if name == "zero" && later > 0 && strings.HasPrefix(f, "dup-") {
-					continue // copies of copies are not told apart
+					continue // copies of copies cannot be distinguished
 				}
 				r := packets(t, mirrored(with(load(t, f)), later), replay.Options{})
 				if r.Differences() != 0 {

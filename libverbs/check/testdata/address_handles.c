@@ -51,8 +51,8 @@ static struct ibv_qp *datagram_qp(struct setup *s)
 	struct ibv_qp *qp = ibv_create_qp(s->pd, &init);
 	REQUIRE(qp);
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY};
-	REQUIRE(!ibv_modify_qp(
-		qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+	REQUIRE(!ibv_modify_qp(qp, &a,
+			       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
 	a.qp_state = IBV_QPS_RTR;
 	REQUIRE(!ibv_modify_qp(qp, &a, IBV_QP_STATE));
 	a.qp_state = IBV_QPS_RTS;

@@ -72,7 +72,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*call)(void);
 		int share; /* how many of these take as long as a control call */
-	} calls[] = {{"query", query, 1}, {"cq", cq, 1}, {"qp", qp, 1},
+	} calls[] = {{"query", query, 1}, {"cq", cq, 1},  {"qp", qp, 1},
 		     {"mr", mr, 1},	  {"ah", ah, 20}, {"open", open_and_scan, 1}};
 	int n = argc > 1 ? atoi(argv[1]) : 1;
 	setup_open(&s);
