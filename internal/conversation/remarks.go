@@ -116,7 +116,7 @@ func (r *Remarks) track(p *capture.Packet) *track {
 // request remarks on a request.
 func (t *track) request(p *capture.Packet, late bool) *capture.Remark {
 	since := p.Time.Sub(t.at)
-	t.at = p.Time
+	t.at = p.Time.Add(max(0, -since))
 	t.addMTU(p)
 	mtu, shown := t.mtu.Value()
 	if !shown {
@@ -132,6 +132,9 @@ func (t *track) request(p *capture.Packet, late bool) *capture.Remark {
 		t.next = part.End()
 		t.resend.open = false
 		t.addRead(&part)
+		return nil
+	}
+	if since < 0 { // the capture is not in the order of time: its reply may be before it
 		return nil
 	}
 	if late {

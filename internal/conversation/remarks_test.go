@@ -58,6 +58,10 @@ func TestRemarksSayWhyPacketsWereSentAgain(t *testing.T) {
 		{"a copy, and a packet that the network delayed", []sent{
 			at(0, 1, send(5)), at(0, 2, send(6)), at(0, 2, send(6)), at(0, 4, send(8)), at(0, 5, send(9)), at(0, 3, send(7)),
 		}, "3:copy 6:late"},
+		{"a response that was recorded before its request", []sent{
+			at(0, 1, read(5, 100)), at(us, 1, response(packet.ReadResponseOnly, 5)), at(4*us, 2, response(packet.ReadResponseOnly, 6)), at(3*us, 2, read(6, 100)),
+			at(5*us, 3, read(7, 100)), at(6*us, 3, response(packet.ReadResponseOnly, 7)),
+		}, ""},
 		{"another connection of the same queue pair numbers", []sent{at(0, 1, send(1<<22)), at(time.Second, 2, send(5)), at(time.Second, 3, send(6))}, ""},
 	} {
 		r := conversation.NewRemarks()
