@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"syscall"
@@ -20,6 +21,7 @@ type arena struct {
 	account *account
 	chunks  []*chunk
 	last    uint32 // number of the last chunk
+	rings   uint32 // that were created
 }
 
 const (
@@ -153,6 +155,19 @@ func (c *chunk) empty() bool { return len(c.free) == 1 && c.free[0] == span{0, l
 func (r *ringMemory) ring(offset, size int) []byte {
 	mem := r.chunk.mem[r.span.start:r.span.end]
 	return mem[offset:][:size:size]
+}
+
+// indicesBefore is how far the indices of a new ring are from 2^31 or 2^32.
+const indicesBefore = 6
+
+// begin sets the indices of a new ring, and returns it. They pass 2^31 or 2^32 soon, in turn:
+// arithmetic that is wrong there fails at once, and not after days.
+func (a *arena) begin(ring []byte) []byte {
+	a.rings++
+	for _, index := range []int{abi.RingProducer, abi.RingConsumer} {
+		binary.LittleEndian.PutUint32(ring[index:], a.rings<<31-indicesBefore)
+	}
+	return ring
 }
 
 // descriptor returns a descriptor of the chunk to send to the client, and then to close. The chunk

@@ -81,7 +81,7 @@ func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (reply, error
 		return fail(err)
 	}
 	q.rings = rings
-	config := nic.CQConfig{Entries: slots, Ring: mem}
+	config := nic.CQConfig{Entries: slots, Ring: c.rings.begin(mem)}
 	if q.channel != nil {
 		pipe := q.channel.pipe
 		config.Notify = func() { writeEvent(pipe) }

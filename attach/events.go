@@ -48,7 +48,8 @@ func newEventRing(c *conn, e *nic.Engine) (r *eventRing, fds []int, err error) {
 		unix.Close(fd)
 		return nil, nil, err
 	}
-	r = &eventRing{conn: c, engine: e, rings: rings, mem: mem, pipe: write, handles: map[any]uint32{}, waits: map[abi.AsyncEvent]bool{}}
+	r = &eventRing{conn: c, engine: e, rings: rings, mem: c.rings.begin(mem), pipe: write, handles: map[any]uint32{}, waits: map[abi.AsyncEvent]bool{}}
+	r.producer = atomic.LoadUint32(r.word(abi.RingConsumer))
 	return r, []int{fd, read}, nil
 }
 

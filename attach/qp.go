@@ -66,10 +66,10 @@ func (c *conn) createRings(q *qp, init *nic.QPInit) (r abi.CreateQPReply, fds []
 	if err != nil {
 		return r, nil, err
 	}
-	init.SQ = q.rings.ring(0, sendSize)
+	init.SQ = c.rings.begin(q.rings.ring(0, sendSize))
 	r.Chunk, r.SendRing = q.rings.number(), q.rings.offset()
 	if recvSize > 0 {
-		init.RQ = q.rings.ring(sendSize, recvSize)
+		init.RQ = c.rings.begin(q.rings.ring(sendSize, recvSize))
 		r.RecvRing = r.SendRing + uint32(sendSize)
 	}
 	return r, []int{fd}, nil

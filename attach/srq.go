@@ -26,7 +26,7 @@ func (c *conn) createSRQ(v *abi.CreateSRQRequest, _ *control.Packet) (reply, err
 	if err != nil {
 		return reply{}, err
 	}
-	init.Ring = mem
+	init.Ring = c.rings.begin(mem)
 	s := &srq{rings: rings}
 	var r abi.SRQReply
 	c.device.engine.Do(func() {

@@ -75,7 +75,8 @@ func (c *Context) CreateCQ(o CQConfig) (*CQ, error) {
 	if err := c.chargeRing(len(o.Ring)); err != nil {
 		return nil, err
 	}
-	q := &CQ{ctx: c, id: d.newID(), ring: r, bytes: len(o.Ring), onEvent: o.Notify,
+	first := r.loadProducer()
+	q := &CQ{ctx: c, id: d.newID(), ring: r, bytes: len(o.Ring), onEvent: o.Notify, staged: first, published: first, consumer: first,
 		armed: word(o.Ring, abi.CQArmed), events: word(o.Ring, abi.CQEvents)}
 	c.cqs = append(c.cqs, q)
 	c.count.cqs++

@@ -223,8 +223,7 @@ func (q *QP) makeRings() (err error) {
 	if o.Type.XRC() {
 		return q.makeXRCRings()
 	}
-	q.sq, err = newRing("send", o.SQ, o.Caps.MaxSendWR, abi.SendSlotSize(o.Caps.MaxSendSGE, o.Caps.MaxInline))
-	if err != nil {
+	if err = q.makeSendRing(); err != nil {
 		return err
 	}
 	if o.SRQ != nil {
@@ -233,6 +232,16 @@ func (q *QP) makeRings() (err error) {
 	}
 	r, err := newRecvRing(q.ctx, o.RQ, o.Caps.MaxRecvWR, o.Caps.MaxRecvSGE)
 	q.recv = recvQueue{ring: r, sges: make([]transport.SGE, 0, o.Caps.MaxRecvSGE)}
+	return err
+}
+
+func (q *QP) makeSendRing() (err error) {
+	caps := &q.init.Caps
+	q.sq, err = newRing("send", q.init.SQ, caps.MaxSendWR, abi.SendSlotSize(caps.MaxSendSGE, caps.MaxInline))
+	if err == nil {
+		q.sqDone = q.sq.loadConsumer()
+		q.sqFetched, q.fetchFirst = q.sqDone, q.sqDone
+	}
 	return err
 }
 

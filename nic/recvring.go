@@ -23,7 +23,7 @@ func newRecvRing(c *Context, mem []byte, slots, maxSGE int) (*recvRing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &recvRing{ring: r, ctx: c, maxSGE: maxSGE, doorbellWord: word(mem, abi.RecvDoorbell)}, nil
+	return &recvRing{ring: r, ctx: c, consumerIndex: r.loadConsumer(), maxSGE: maxSGE, doorbellWord: word(mem, abi.RecvDoorbell)}, nil
 }
 
 // posted returns the number of posted work requests.

@@ -164,7 +164,7 @@ func (q *QP) makeXRCRings() (err error) {
 	if o.Type == ib.QPTypeXRCRecv {
 		q.sq, err = newRing("send", NewPage(unusedRing), 1, unusedSend)
 	} else {
-		q.sq, err = newRing("send", o.SQ, o.Caps.MaxSendWR, abi.SendSlotSize(o.Caps.MaxSendSGE, o.Caps.MaxInline))
+		err = q.makeSendRing()
 	}
 	if err != nil {
 		return err

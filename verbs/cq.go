@@ -121,6 +121,7 @@ func (q *CQ) open(fd int, r *abi.CreateCQReply) error {
 	q.ring, q.unmap, q.mask = ring, unmap, r.Entries-1
 	q.producer, q.consumed = word(ring, abi.RingProducer), word(ring, abi.RingConsumer)
 	q.armed, q.events = word(ring, abi.CQArmed), word(ring, abi.CQEvents)
+	q.consumer = atomic.LoadUint32(q.consumed)
 	return nil
 }
 

@@ -54,6 +54,7 @@ func (w *workQueue) open(c *chunks, fd int, in abi.Chunk, offset, slots, size, l
 	w.size, w.mask, w.limit = size, slots-1, limit
 	w.produced, w.consumed = word(w.ring, abi.RingProducer), word(w.ring, abi.RingConsumer)
 	w.recvDoorbell = word(w.ring, abi.RecvDoorbell)
+	w.producer = atomic.LoadUint32(w.produced)
 	return nil
 }
 

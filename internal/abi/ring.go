@@ -8,9 +8,9 @@
 // is for the receiver to check. The daemon treats all memory that a client can write as hostile.
 //
 // A ring is a part of a chunk, a memfd that the daemon creates: a header, then slots. The
-// producer's and the consumer's index are 32-bit counters that only grow (modulo 2^32). Slot i is
-// at i modulo the number of slots, which is a power of two. The ring is full if producer - consumer
-// equals that number.
+// producer's and the consumer's index are 32-bit counters that only grow (modulo 2^32), from a
+// number that the daemon has stored in both. Slot i is at i modulo the number of slots, which is a
+// power of two. The ring is full if producer - consumer equals that number.
 //
 // Both sides access the words of headers by atomic operations: a producer index is stored with
 // release and loaded with acquire, and so is a consumer index. Where two words decide together,

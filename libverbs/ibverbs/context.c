@@ -35,7 +35,8 @@ static void object_forked(pthread_mutex_t *m, pthread_cond_t *cond)
 
 static void wq_forked(struct sr_wq *w)
 {
-	w->producer = w->flushed = 0;
+	w->producer = 0;
+	w->flushing = false;
 	pthread_mutex_init(&w->lock, NULL);
 }
 

@@ -168,6 +168,7 @@ static int map_ring(struct sr_cq *q, int fd, const struct softroce_create_cq_rep
 	sr_ring_unmap(chunks, &q->ring);
 	q->ring = ring;
 	q->mask = r->entries - 1;
+	q->consumer = atomic_load(sr_shm_word(&ring, SOFTROCE_RING_CONSUMER));
 	q->ibv.cqe = (int)r->entries;
 	return 0;
 }

@@ -6,15 +6,23 @@
 #include "ibverbs/cq.h"
 #include "ibverbs/qp.h"
 
-/* Finds the index of the oldest outstanding work request; false if there is none. */
+/*
+ * Finds the index of the oldest outstanding work request; false if there is none. Work requests
+ * that were not published do not count, so the queue's lock is not needed: the thread that polls
+ * may hold it, between ibv_wr_start and ibv_wr_complete.
+ */
 static bool oldest_outstanding(struct sr_wq *w, uint32_t *index)
 {
 	uint32_t taken = atomic_load_explicit(sr_shm_word(&w->ring, SOFTROCE_RING_CONSUMER),
 					      memory_order_acquire);
-	if ((int32_t)(taken - w->flushed) > 0 && (int32_t)(w->producer - taken) >= 0)
+	uint32_t posted = atomic_load_explicit(sr_shm_word(&w->ring, SOFTROCE_RING_PRODUCER),
+					       memory_order_acquire);
+	/* With flushing, both are at most a ring apart, and so comparable. */
+	if (!w->flushing || (int32_t)(taken - w->flushed) > 0)
 		w->flushed = taken;
+	w->flushing = true;
 	*index = w->flushed;
-	return w->flushed != w->producer;
+	return posted != w->flushed && posted - w->flushed <= w->mask + 1;
 }
 
 _Static_assert(offsetof(struct softroce_send_wqe, wr_id) == 0 &&
@@ -25,20 +33,16 @@ static const struct softroce_cqe *flush(struct sr_cq *q, struct sr_wq *w, uint32
 					uint32_t opcode)
 {
 	uint32_t i;
-	const struct softroce_cqe *cqe = NULL;
-	sr_lock(&w->lock, w->single_threaded);
-	if (oldest_outstanding(w, &i)) {
-		q->flush_cqe = (struct softroce_cqe){
-			.wr_id = *(uint64_t *)sr_wq_slot(w, i),
-			.status = IBV_WC_WR_FLUSH_ERR,
-			.opcode = opcode,
-			.qp_num = qpn,
-		};
-		w->flushed++;
-		cqe = &q->flush_cqe;
-	}
-	sr_unlock(&w->lock, w->single_threaded);
-	return cqe;
+	if (!oldest_outstanding(w, &i))
+		return NULL;
+	q->flush_cqe = (struct softroce_cqe){
+		.wr_id = *(uint64_t *)sr_wq_slot(w, i),
+		.status = IBV_WC_WR_FLUSH_ERR,
+		.opcode = opcode,
+		.qp_num = qpn,
+	};
+	w->flushed++;
+	return &q->flush_cqe;
 }
 
 const struct softroce_cqe *sr_flush_next(struct sr_cq *q)

@@ -310,8 +310,7 @@ static void reset_wq(struct sr_wq *w)
 {
 	sr_lock(&w->lock, w->single_threaded);
 	if (w->ring.mem)
-		w->flushed = w->producer =
-			atomic_load(sr_shm_word(&w->ring, SOFTROCE_RING_PRODUCER));
+		w->producer = atomic_load(sr_shm_word(&w->ring, SOFTROCE_RING_PRODUCER));
 	sr_unlock(&w->lock, w->single_threaded);
 }
 

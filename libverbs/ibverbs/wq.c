@@ -25,6 +25,7 @@ int sr_wq_open(struct sr_context *ctx, struct sr_wq *w, const struct sr_ring *r,
 	w->slot_size = r->slot_size;
 	w->mask = r->slots - 1;
 	w->max_wr = max_wr;
+	w->producer = atomic_load(sr_shm_word(&ring, SOFTROCE_RING_PRODUCER));
 	return 0;
 }
 

@@ -17,7 +17,9 @@ struct sr_wq {
 	uint32_t mask;
 	uint32_t max_wr;
 	uint32_t producer;
-	uint32_t flushed; /* work requests below this index were completed by sr_flush_next */
+	/* For sr_flush_next, under the lock of the completion queue. */
+	bool flushing;	  /* it has looked at this queue: flushed is valid */
+	uint32_t flushed; /* work requests below this index are complete */
 };
 
 void sr_wq_init(struct sr_wq *w);
