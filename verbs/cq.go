@@ -276,6 +276,9 @@ func (q *CQ) remove(qpn uint32) {
 		return
 	}
 	to := atomic.LoadUint32(q.producer)
+	if to-q.consumer > q.mask+1 {
+		return // impossible: it has been overwritten
+	}
 	for from := to; from != q.consumer; {
 		from--
 		slot := q.slot(from)

@@ -258,12 +258,13 @@ func TestConnectionManagerReportsOutcomes(t *testing.T) {
 	runProgram(t, verbstest.New(t), "rdmacm")
 }
 
-// TestProgramSurvivesDaemonRestart ends the daemon at the program's request, and later starts
-// another one on the same socket.
-func TestProgramSurvivesDaemonRestart(t *testing.T) {
+// runWithoutDaemon runs a program of testdata, ends the daemon at the program's request, and later
+// starts another one on the same socket.
+func runWithoutDaemon(t *testing.T, name string) {
+	t.Helper()
 	f := verbstest.New(t, verbstest.WithoutLeakCheck())
 	socket := f.Socket()
-	cmd := command(t, socket, compile(t, "daemon_restart"))
+	cmd := command(t, socket, compile(t, name))
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	in, err := cmd.StdinPipe()
@@ -290,6 +291,18 @@ func TestProgramSurvivesDaemonRestart(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, &stderr)
 	}
+}
+
+func TestProgramSurvivesDaemonRestart(t *testing.T) {
+	runWithoutDaemon(t, "daemon_restart")
+}
+
+func TestUsedObjectsAreBusyWithoutTheDaemon(t *testing.T) {
+	runWithoutDaemon(t, "daemon_gone")
+}
+
+func TestOverwrittenIndexIsNotFollowed(t *testing.T) {
+	runProgram(t, verbstest.New(t), "overwritten")
 }
 
 func TestEventsWakePollersAndDelayDestruction(t *testing.T) {

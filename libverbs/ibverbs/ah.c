@@ -257,6 +257,7 @@ SR_PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *at
 	ah->ibv.context = pd->context;
 	ah->ibv.pd = pd;
 	ah->ibv.handle = ah->shared->handle;
+	sr_pd_count_users(pd, 1);
 	return &ah->ibv;
 }
 
@@ -267,9 +268,11 @@ SR_PUBLIC int ibv_destroy_ah(struct ibv_ah *ibv)
 	if (ibv->handle != ah->shared->handle)
 		return errno = ENOENT;
 	int error = destroy_shared(ctx, release(ctx, ah->shared));
-	if (!error)
-		free(ah);
-	return error;
+	if (error)
+		return error;
+	sr_pd_count_users(ibv->pd, -1);
+	free(ah);
+	return 0;
 }
 
 /* A received IPv4 header is in the second half of the 40 bytes of the GRH. */

@@ -49,7 +49,7 @@ static void context_forked(struct sr_context *ctx)
 	sr_chunks_make_private(&ctx->chunks);
 	sr_for_each (l, &ctx->cqs) {
 		struct sr_cq *q = sr_container(l, struct sr_cq, link);
-		q->consumer = 0;
+		q->consumer = q->comp_events_taken = 0;
 		q->comp_events_reported = q->ibv.comp_events_completed;
 		q->async_events_reported = q->ibv.async_events_completed;
 		pthread_mutex_init(&q->lock, NULL);

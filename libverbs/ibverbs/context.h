@@ -19,6 +19,7 @@
 #include <infiniband/verbs.h>
 
 #include <errno.h>
+#include <stdlib.h>
 
 #include "core/conn.h"
 #include "core/export.h"
@@ -106,6 +107,27 @@ static inline int sr_error(int error)
 	if (error)
 		errno = error;
 	return error;
+}
+
+/*
+ * Destroys an object unless others use it, which refer to it. Without the daemon, and for an
+ * inherited object in a forked child, the number of users decides.
+ */
+static inline int sr_destroy_unused(struct ibv_context *c, atomic_int *users, uint16_t op,
+				    uint32_t handle)
+{
+	int error = sr_command_handle(&sr_ctx(c)->conn, op, handle);
+	return error != EIO ? error : atomic_load(users) ? sr_error(EBUSY) : 0;
+}
+
+/*
+ * Adds n to the users of an object that can be imported. Below zero frees it: when an imported
+ * object is given up, which counts as -1, objects that refer to it may be left.
+ */
+static inline void sr_count_users(void *object, atomic_int *users, int n)
+{
+	if (atomic_fetch_add(users, n) + n < 0)
+		free(object);
 }
 
 /* Sets errno and returns NULL, for functions that return an object. */

@@ -136,10 +136,11 @@ int sr_req_notify_cq(struct ibv_cq *cq, int solicited_only)
  * The daemon only adds completions after those that are present, so the ones to keep are moved
  * up to the producer index.
  */
-void sr_cq_purge(struct sr_cq *q, uint32_t qpn)
+static void purge(struct sr_cq *q, uint32_t qpn)
 {
-	sr_lock(&q->lock, q->single_threaded);
 	uint32_t to = producer_index(q);
+	if (to - q->consumer > q->mask + 1) /* impossible: it has been overwritten */
+		return;
 	for (uint32_t from = to; from != q->consumer;) {
 		const struct softroce_cqe *cqe = slot(q, --from);
 		if (cqe->qp_num == qpn)
@@ -149,6 +150,12 @@ void sr_cq_purge(struct sr_cq *q, uint32_t qpn)
 	}
 	q->consumer = to;
 	publish_consumer(q);
+}
+
+void sr_cq_purge(struct sr_cq *q, uint32_t qpn)
+{
+	sr_lock(&q->lock, q->single_threaded);
+	purge(q, qpn);
 	sr_unlock(&q->lock, q->single_threaded);
 }
 
@@ -238,8 +245,8 @@ static int cmd_destroy_cq(struct sr_cq *q)
 		pthread_mutex_lock(&ch->lock);
 	int error = sr_command(&ctx->conn, SOFTROCE_OP_DESTROY_CQ, &req, sizeof req, &reply,
 			       sizeof reply);
-	if (error == EIO) { /* the daemon is gone, and the queue with it */
-		error = 0;
+	if (error == EIO) { /* as in sr_destroy_unused */
+		error = atomic_load(&q->users) ? sr_error(EBUSY) : 0;
 		reply.events = atomic_load(sr_shm_word(&q->ring, SOFTROCE_CQ_EVENTS));
 	}
 	if (!error)

@@ -16,6 +16,7 @@ struct sr_cq {
 	uint32_t comp_events_reported;
 	uint32_t async_events_reported;
 	bool end_reported; /* the event that reports the end of the daemon was delivered */
+	atomic_int users;  /* queue pairs, and shared receive queues of XRC */
 
 	pthread_mutex_t lock;
 	bool single_threaded; /* lock is not used */

@@ -102,7 +102,8 @@ struct ibv_dm *sr_alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr
 
 int sr_free_dm(struct ibv_dm *dm)
 {
-	int error = sr_destroy(&sr_ctx(dm->context)->conn, SOFTROCE_OP_FREE_DM, dm->handle);
+	int error = sr_destroy_unused(dm->context, &((struct sr_dm *)dm)->users,
+				      SOFTROCE_OP_FREE_DM, dm->handle);
 	if (error)
 		return error;
 	free(dm);
@@ -121,7 +122,12 @@ struct ibv_mr *sr_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offse
 		.address = dm->handle,
 		.offset = offset,
 	};
-	return sr_reg_external_mr(pd, &req, NULL);
+	struct ibv_mr *mr = sr_reg_external_mr(pd, &req, NULL);
+	if (mr) {
+		((struct sr_mr *)mr)->dm = dm;
+		sr_dm_count_users(dm, 1);
+	}
+	return mr;
 }
 
 SR_PUBLIC struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t handle)
@@ -144,5 +150,5 @@ SR_PUBLIC struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t han
 
 SR_PUBLIC void ibv_unimport_dm(struct ibv_dm *dm)
 {
-	free(dm);
+	sr_dm_count_users(dm, -1);
 }

@@ -24,7 +24,7 @@ SR_PUBLIC struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t han
 
 SR_PUBLIC void ibv_unimport_pd(struct ibv_pd *pd)
 {
-	free(pd);
+	sr_pd_count_users(pd, -1);
 }
 
 /* Only the process that registered the memory knows its address, so addr is NULL. */
@@ -43,6 +43,7 @@ SR_PUBLIC struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle)
 	}
 	mr->ibv.context = pd->context;
 	mr->ibv.pd = pd;
+	sr_pd_count_users(pd, 1);
 	mr->ibv.length = reply.length;
 	mr->ibv.handle = handle;
 	mr->ibv.lkey = reply.lkey;
@@ -54,5 +55,6 @@ SR_PUBLIC struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle)
 
 SR_PUBLIC void ibv_unimport_mr(struct ibv_mr *mr)
 {
+	sr_pd_count_users(mr->pd, -1);
 	free(mr);
 }

@@ -49,11 +49,12 @@ static struct softroce_reg_mr_request reg_mr_request(const struct sr_mr *mr)
 	};
 }
 
-static void set_keys(struct sr_mr *mr, const struct softroce_reg_mr_reply *r)
+static void registered(struct sr_mr *mr, const struct softroce_reg_mr_reply *r)
 {
 	mr->ibv.handle = r->handle;
 	mr->ibv.lkey = r->lkey;
 	mr->ibv.rkey = r->rkey;
+	sr_pd_count_users(mr->ibv.pd, 1);
 }
 
 static int cmd_reg_process_mr(struct sr_mr *mr)
@@ -70,7 +71,7 @@ static int cmd_reg_process_mr(struct sr_mr *mr)
 	int error = cmd_reg_mr(&sr_ctx(mr->ibv.context)->conn, &r, &req);
 	if (error)
 		return error;
-	set_keys(mr, &reply);
+	registered(mr, &reply);
 	return 0;
 }
 
@@ -135,7 +136,7 @@ struct ibv_mr *sr_reg_external_mr(struct ibv_pd *pd, struct softroce_reg_mr_requ
 		free(mr);
 		return sr_null(error);
 	}
-	set_keys(mr, &reply);
+	registered(mr, &reply);
 	return &mr->ibv;
 }
 
@@ -158,10 +159,15 @@ SR_PUBLIC struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, s
 
 SR_PUBLIC int ibv_dereg_mr(struct ibv_mr *ibv)
 {
+	struct sr_mr *mr = (struct sr_mr *)ibv;
 	int error = sr_destroy(&sr_ctx(ibv->context)->conn, SOFTROCE_OP_DEREG_MR, ibv->handle);
-	if (!error)
-		free(ibv);
-	return error;
+	if (error)
+		return error;
+	sr_pd_count_users(ibv->pd, -1);
+	if (mr->dm)
+		sr_dm_count_users(mr->dm, -1);
+	free(mr);
+	return 0;
 }
 
 #define REREG_FLAGS                                                                                \
@@ -214,6 +220,8 @@ SR_PUBLIC int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, voi
 		errno = error;
 		return IBV_REREG_MR_ERR_CMD;
 	}
+	sr_pd_count_users(changed.ibv.pd, 1);
+	sr_pd_count_users(ibv->pd, -1);
 	*mr = changed;
 	return 0;
 }

@@ -11,13 +11,20 @@ struct sr_mr {
 	struct ibv_mr ibv;
 	uint64_t iova;
 	unsigned int access;
-	bool external; /* the memory is not in this process's address space */
+	bool external;	   /* the memory is not in this process's address space */
+	struct ibv_dm *dm; /* device memory, or NULL */
 };
 
 struct sr_dm {
 	struct ibv_dm ibv;
 	uint64_t length;
+	atomic_int users; /* memory regions */
 };
+
+static inline void sr_dm_count_users(struct ibv_dm *dm, int n)
+{
+	sr_count_users(dm, &((struct sr_dm *)dm)->users, n);
+}
 
 /*
  * sr_reg_external_mr registers memory that has no address in this process, as req describes it;

@@ -26,6 +26,7 @@ struct ibv_mw *sr_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 	mw->rkey = reply.rkey;
 	mw->handle = reply.handle;
 	mw->type = type;
+	sr_pd_count_users(pd, 1);
 	return mw;
 }
 
@@ -34,6 +35,7 @@ int sr_dealloc_mw(struct ibv_mw *mw)
 	int error = sr_destroy(&sr_ctx(mw->context)->conn, SOFTROCE_OP_DEALLOC_MW, mw->handle);
 	if (error)
 		return error;
+	sr_pd_count_users(mw->pd, -1);
 	free(mw);
 	return 0;
 }

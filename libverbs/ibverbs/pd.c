@@ -31,13 +31,15 @@ SR_PUBLIC int ibv_dealloc_pd(struct ibv_pd *ibv)
 	if (atomic_load(&pd->refs))
 		return sr_error(EBUSY);
 	if (pd->base) { /* a parent domain is unknown to the daemon */
+		if (atomic_load(&pd->users))
+			return sr_error(EBUSY);
 		atomic_fetch_sub(&pd->base->refs, 1);
 		if (pd->td)
 			atomic_fetch_sub(&((struct sr_td *)pd->td)->refs, 1);
 	} else {
 		sr_drop_idle_ahs(sr_ctx(ibv->context), ibv->handle);
-		int error = sr_destroy(&sr_ctx(ibv->context)->conn, SOFTROCE_OP_DEALLOC_PD,
-				       ibv->handle);
+		int error = sr_destroy_unused(ibv->context, &pd->users, SOFTROCE_OP_DEALLOC_PD,
+					      ibv->handle);
 		if (error)
 			return error;
 	}

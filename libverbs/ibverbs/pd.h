@@ -12,7 +12,8 @@ struct sr_pd {
 	struct ibv_pd ibv;
 	struct sr_pd *base;
 	struct ibv_td *td;
-	atomic_int refs; /* parent domains of this protection domain */
+	atomic_int refs;  /* parent domains of this protection domain */
+	atomic_int users; /* other objects in it */
 };
 
 struct sr_td {
@@ -25,6 +26,11 @@ static inline struct sr_pd *sr_base_pd(struct ibv_pd *p)
 {
 	struct sr_pd *pd = (struct sr_pd *)p;
 	return pd->base ? pd->base : pd;
+}
+
+static inline void sr_pd_count_users(struct ibv_pd *pd, int n)
+{
+	sr_count_users(pd, &((struct sr_pd *)pd)->users, n);
 }
 
 struct ibv_pd *sr_alloc_parent_domain(struct ibv_context *context,

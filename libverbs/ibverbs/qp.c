@@ -199,6 +199,22 @@ static void unlink_cqs(struct sr_qp *q)
 	unlink_cq(q->ex.qp_base.recv_cq, &q->recv_cq_link);
 }
 
+/* Adds n to the users of the queue pair's objects. */
+static void count_uses(struct sr_qp *q, int n)
+{
+	struct ibv_qp *ibv = &q->ex.qp_base;
+	if (ibv->pd)
+		sr_pd_count_users(ibv->pd, n);
+	if (ibv->send_cq)
+		atomic_fetch_add(&sr_cq(ibv->send_cq)->users, n);
+	if (ibv->recv_cq)
+		atomic_fetch_add(&sr_cq(ibv->recv_cq)->users, n);
+	if (ibv->srq)
+		atomic_fetch_add(&sr_srq(ibv->srq)->users, n);
+	if (q->xrcd)
+		atomic_fetch_add(&q->xrcd->users, n);
+}
+
 static void link_qp(struct sr_qp *q)
 {
 	struct sr_context *ctx = sr_ctx(q->ex.qp_base.context);
@@ -208,6 +224,7 @@ static void link_qp(struct sr_qp *q)
 	sr_list_add(&ctx->qps, &q->link);
 	pthread_mutex_unlock(&ctx->lock);
 	link_cqs(q);
+	count_uses(q, 1);
 }
 
 static void free_qp(struct sr_qp *q)
@@ -231,7 +248,9 @@ static struct sr_qp *new_qp(struct ibv_context *context, const struct ibv_qp_ini
 	ibv->qp_context = a->qp_context;
 	ibv->qp_type = a->qp_type;
 	ibv->state = IBV_QPS_RESET;
-	if (a->qp_type != IBV_QPT_XRC_RECV) {
+	if (a->qp_type == IBV_QPT_XRC_RECV) {
+		q->xrcd = a->comp_mask & IBV_QP_INIT_ATTR_XRCD ? (struct sr_xrcd *)a->xrcd : NULL;
+	} else {
 		ibv->pd = a->comp_mask & IBV_QP_INIT_ATTR_PD ? a->pd : NULL;
 		ibv->send_cq = a->send_cq;
 	}
@@ -372,6 +391,7 @@ SR_PUBLIC int ibv_destroy_qp(struct ibv_qp *qp)
 	unlink_cqs(q);
 	purge_cqs(q);
 	sr_wait_acknowledged(&qp->mutex, &qp->cond, &q->events_reported, &qp->events_completed);
+	count_uses(q, -1);
 	free_qp(q);
 	return 0;
 }

@@ -9,6 +9,7 @@ struct sr_qp {
 	struct ibv_qp_ex ex; /* begins with struct ibv_qp */
 	struct sr_link link; /* in its context */
 	struct sr_link send_cq_link, recv_cq_link;
+	struct sr_xrcd *xrcd;	  /* of an XRC target, or NULL */
 	uint32_t events_reported; /* async events, under ex.qp_base.mutex */
 	bool has_wr_ops;
 	int sig_all;

@@ -3,6 +3,7 @@
  * Shared receive queues.
  */
 #include "ibverbs/srq.h"
+#include "ibverbs/cq.h"
 #include "ibverbs/event.h"
 #include "ibverbs/pd.h"
 
@@ -45,8 +46,19 @@ static void free_srq(struct sr_srq *s)
 	free(s);
 }
 
-static struct ibv_srq *create(struct ibv_pd *pd, void *srq_context,
-			      struct softroce_create_srq_request *req, struct ibv_srq_attr *attr)
+/* Adds n to the users of the queue's objects. */
+static void count_uses(struct sr_srq *s, int n)
+{
+	sr_pd_count_users(s->ibv.pd, n);
+	if (!s->xrcd)
+		return;
+	atomic_fetch_add(&s->xrcd->users, n);
+	atomic_fetch_add(&s->cq->users, n);
+}
+
+/* xrcd and cq are NULL, or of an SRQ of XRC. */
+static struct ibv_srq *create(struct ibv_pd *pd, struct sr_xrcd *xrcd, struct sr_cq *cq,
+			      void *srq_context, struct ibv_srq_attr *attr)
 {
 	struct sr_srq *s = calloc(1, sizeof *s);
 	if (!s)
@@ -58,14 +70,21 @@ static struct ibv_srq *create(struct ibv_pd *pd, void *srq_context,
 	pthread_cond_init(&s->ibv.cond, NULL);
 	sr_wq_init(&s->wq);
 	s->wq.single_threaded = ((struct sr_pd *)pd)->td != NULL;
-	req->pd = sr_base_pd(pd)->ibv.handle;
-	req->attr.max_wr = attr->max_wr;
-	req->attr.max_sge = attr->max_sge;
-	int error = cmd_create_srq(s, req, attr);
+	s->xrcd = xrcd;
+	s->cq = cq;
+	struct softroce_create_srq_request req = {
+		.pd = sr_base_pd(pd)->ibv.handle,
+		.type = xrcd ? SOFTROCE_SRQ_XRC : SOFTROCE_SRQ_BASIC,
+		.xrcd = xrcd ? xrcd->handle : 0,
+		.cq = cq ? cq->ibv.handle : 0,
+		.attr = {.max_wr = attr->max_wr, .max_sge = attr->max_sge},
+	};
+	int error = cmd_create_srq(s, &req, attr);
 	if (error) {
 		free_srq(s);
 		return sr_null(error);
 	}
+	count_uses(s, 1);
 	struct sr_context *ctx = sr_ctx(pd->context);
 	pthread_mutex_lock(&ctx->lock);
 	sr_list_add(&ctx->srqs, &s->link);
@@ -75,8 +94,7 @@ static struct ibv_srq *create(struct ibv_pd *pd, void *srq_context,
 
 SR_PUBLIC struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init)
 {
-	struct softroce_create_srq_request req = {.type = SOFTROCE_SRQ_BASIC};
-	return create(pd, init->srq_context, &req, &init->attr);
+	return create(pd, NULL, NULL, init->srq_context, &init->attr);
 }
 
 #define SUPPORTED_MASK                                                                             \
@@ -85,7 +103,6 @@ SR_PUBLIC struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_
 
 struct ibv_srq *sr_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr)
 {
-	struct softroce_create_srq_request req = {.type = SOFTROCE_SRQ_BASIC};
 	const uint32_t xrc = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
 	enum ibv_srq_type type =
 		attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE ? attr->srq_type : IBV_SRQT_BASIC;
@@ -95,16 +112,14 @@ struct ibv_srq *sr_create_srq_ex(struct ibv_context *context, struct ibv_srq_ini
 		return sr_null(EINVAL);
 	if (attr->pd->context != context)
 		return sr_null(ENOENT);
-	if (type == IBV_SRQT_XRC) {
-		if ((attr->comp_mask & xrc) != xrc || !attr->xrcd || !attr->cq)
-			return sr_null(EINVAL);
-		if (attr->xrcd->context != context || attr->cq->context != context)
-			return sr_null(ENOENT);
-		req.type = SOFTROCE_SRQ_XRC;
-		req.xrcd = ((struct sr_xrcd *)attr->xrcd)->handle;
-		req.cq = attr->cq->handle;
-	}
-	return create(attr->pd, attr->srq_context, &req, &attr->attr);
+	if (type != IBV_SRQT_XRC)
+		return create(attr->pd, NULL, NULL, attr->srq_context, &attr->attr);
+	if ((attr->comp_mask & xrc) != xrc || !attr->xrcd || !attr->cq)
+		return sr_null(EINVAL);
+	if (attr->xrcd->context != context || attr->cq->context != context)
+		return sr_null(ENOENT);
+	return create(attr->pd, (struct sr_xrcd *)attr->xrcd, sr_cq(attr->cq), attr->srq_context,
+		      &attr->attr);
 }
 
 SR_PUBLIC int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
@@ -162,7 +177,8 @@ SR_PUBLIC int ibv_destroy_srq(struct ibv_srq *srq)
 {
 	struct sr_srq *s = sr_srq(srq);
 	struct sr_context *ctx = sr_ctx(srq->context);
-	int error = sr_destroy(&ctx->conn, SOFTROCE_OP_DESTROY_SRQ, srq->handle);
+	int error =
+		sr_destroy_unused(srq->context, &s->users, SOFTROCE_OP_DESTROY_SRQ, srq->handle);
 	if (error)
 		return error;
 	pthread_mutex_lock(&ctx->lock);
@@ -170,6 +186,7 @@ SR_PUBLIC int ibv_destroy_srq(struct ibv_srq *srq)
 	sr_drop_async_events(ctx, srq->handle);
 	pthread_mutex_unlock(&ctx->lock);
 	sr_wait_acknowledged(&srq->mutex, &srq->cond, &s->events_reported, &srq->events_completed);
+	count_uses(s, -1);
 	free_srq(s);
 	return 0;
 }

@@ -15,11 +15,16 @@ struct sr_srq {
 	uint32_t srq_num;
 	uint32_t max_sge;
 	struct sr_wq wq;
+	atomic_int users; /* queue pairs */
+	/* Of XRC; NULL otherwise. */
+	struct sr_xrcd *xrcd;
+	struct sr_cq *cq;
 };
 
 struct sr_xrcd {
 	struct ibv_xrcd ibv;
 	uint32_t handle;
+	atomic_int users; /* shared receive queues and queue pairs */
 };
 
 static inline struct sr_srq *sr_srq(struct ibv_srq *q)

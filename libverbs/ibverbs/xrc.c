@@ -44,7 +44,7 @@ struct ibv_xrcd *sr_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_
 int sr_close_xrcd(struct ibv_xrcd *xrcd)
 {
 	struct sr_xrcd *x = (struct sr_xrcd *)xrcd;
-	int error = sr_destroy(&sr_ctx(xrcd->context)->conn, SOFTROCE_OP_CLOSE_XRCD, x->handle);
+	int error = sr_destroy_unused(xrcd->context, &x->users, SOFTROCE_OP_CLOSE_XRCD, x->handle);
 	if (error)
 		return error;
 	free(x);
