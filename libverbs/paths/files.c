@@ -138,11 +138,16 @@ SR_PUBLIC int __openat64_2(int dir, const char *path, int flags)
 typedef FILE *(*fopen_t)(const char *, const char *);
 
 /* The C library's fopen would not call the interposed open. */
-static FILE *open_stream(const char *path, const char *mode)
+static int open_for(const char *path, const char *mode)
 {
 	int flags = mode[0] == 'r' ? 0 : O_CREAT;
 	flags |= mode[0] != 'r' || strchr(mode, '+') ? O_RDWR : O_RDONLY;
-	int fd = open_at(AT_FDCWD, path, flags | O_CLOEXEC, 0);
+	return open_at(AT_FDCWD, path, flags | O_CLOEXEC, 0);
+}
+
+static FILE *open_stream(const char *path, const char *mode)
+{
+	int fd = open_for(path, mode);
 	return fd < 0 ? NULL : fdopen(fd, "r");
 }
 
@@ -163,6 +168,43 @@ SR_PUBLIC FILE *fopen64(const char *path, const char *mode)
 {
 	REAL("fopen64", fopen_t);
 	return is_emulated(path) ? open_stream(path, mode) : real(path, mode);
+}
+
+static void close_quietly(int fd)
+{
+	int saved = errno;
+	close(fd);
+	errno = saved;
+}
+
+typedef FILE *(*freopen_t)(const char *, const char *, FILE *);
+
+/* The stream is opened on another file, whose descriptor is replaced. If it fails, it is closed. */
+static FILE *reopen_stream(freopen_t real, const char *path, const char *mode, FILE *stream)
+{
+	int fd = open_for(path, mode), error = errno;
+	FILE *f = real(fd < 0 ? "" : "/dev/null", strchr(mode, 'e') ? "re" : "r", stream);
+	if (f)
+		dup3(fd, fileno(f), strchr(mode, 'e') ? O_CLOEXEC : 0);
+	if (fd < 0)
+		errno = error;
+	else
+		close_quietly(fd);
+	return f;
+}
+
+SR_PUBLIC FILE *freopen(const char *path, const char *mode, FILE *stream)
+{
+	REAL("freopen", freopen_t);
+	return is_emulated(path) ? reopen_stream(real, path, mode, stream)
+				 : real(path, mode, stream);
+}
+
+SR_PUBLIC FILE *freopen64(const char *path, const char *mode, FILE *stream)
+{
+	REAL("freopen64", freopen_t);
+	return is_emulated(path) ? reopen_stream(real, path, mode, stream)
+				 : real(path, mode, stream);
 }
 
 /*
@@ -356,13 +398,6 @@ static int open_path_fd(const struct sr_path *p)
 	return open_at(p->dir, p->path, O_PATH | O_CLOEXEC, 0);
 }
 
-static void close_path_fd(int fd)
-{
-	int saved = errno;
-	close(fd);
-	errno = saved;
-}
-
 /* Some programs check that a path below /sys is on sysfs. */
 SR_PUBLIC int statfs(const char *path, struct statfs *st)
 {
@@ -375,7 +410,7 @@ SR_PUBLIC int statfs(const char *path, struct statfs *st)
 	if (fd < 0)
 		return -1;
 	int rc = fstatfs(fd, st);
-	close_path_fd(fd);
+	close_quietly(fd);
 	if (!rc && !strncmp(p.emulated, "/sys/", 5))
 		st->f_type = SYSFS_MAGIC;
 	return rc;
@@ -392,7 +427,7 @@ SR_PUBLIC int statvfs(const char *path, struct statvfs *st)
 	if (fd < 0)
 		return -1;
 	int rc = fstatvfs(fd, st);
-	close_path_fd(fd);
+	close_quietly(fd);
 	return rc;
 }
 

@@ -7,6 +7,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fts.h>
+#include <ftw.h>
 #include <glob.h>
 #include <limits.h>
 #include <sys/stat.h>
@@ -14,6 +16,7 @@
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
+#include <wordexp.h>
 
 #define CLASS "/sys/class/infiniband"
 
@@ -201,9 +204,112 @@ static void closed_descriptors(void)
 	fclose(f);
 }
 
+/* What walks saw. */
+static int nodes, ports, devices;
+
+static void saw(const char *path, const struct stat *st, int base)
+{
+	CHECK(!strncmp(path, CLASS, strlen(CLASS)) ||
+	      !strncmp(path, "/dev/infiniband", strlen("/dev/infiniband")));
+	CHECK(base < 0 || (path[base - 1] == '/' && !strchr(path + base, '/')));
+	nodes += !strcmp(path, CLASS "/nic1/node_guid");
+	ports += !strcmp(path, CLASS "/nic0/ports/1") && S_ISDIR(st->st_mode);
+	devices += S_ISCHR(st->st_mode);
+}
+
+static int saw_ftw(const char *path, const struct stat *st, int type)
+{
+	(void)type;
+	saw(path, st, -1);
+	return 0;
+}
+
+static int saw_nftw(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	(void)type;
+	saw(path, st, at->base);
+	return at->level == 1 && !strcmp(path + at->base, "uverbs1") ? 7 : 0;
+}
+
+static void walks(void)
+{
+	char *roots[] = {"/dev/infiniband", CLASS, NULL};
+	CHECK(!ftw(CLASS, saw_ftw, 8) && nodes == 1 && ports == 1);
+	CHECK(!nftw(CLASS, saw_nftw, 8, FTW_PHYS) && nodes == 2 && ports == 2);
+	CHECK(nftw("/dev/infiniband", saw_nftw, 8, FTW_PHYS) == 7 && devices > 0);
+	FAILS(ENOENT, ftw(CLASS "/nic7", saw_ftw, 8) == -1);
+
+	devices = 0;
+	FTS *fts = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+	REQUIRE(fts);
+	for (FTSENT *e; (e = fts_read(fts));) {
+		CHECK(e->fts_pathlen == strlen(e->fts_path));
+		CHECK(e->fts_level == FTS_ROOTLEVEL ||
+		      !strncmp(e->fts_path, e->fts_parent->fts_path,
+			       strlen(e->fts_parent->fts_name)));
+		if (e->fts_info == FTS_DP)
+			continue;
+		saw(e->fts_path, e->fts_statp, -1);
+		if (e->fts_info == FTS_D && !strcmp(e->fts_path, CLASS "/nic1")) {
+			int n = 0;
+			for (FTSENT *c = fts_children(fts, 0); c; c = c->fts_link)
+				n += !strcmp(c->fts_name, "node_guid");
+			CHECK(n == 1);
+		}
+	}
+	CHECK(nodes == 3 && ports == 3 && devices == 3);
+	CHECK(!fts_close(fts));
+
+	/* Files of the program */
+	char dir[] = "/tmp/walkXXXXXX", *own[] = {dir, NULL};
+	REQUIRE(mkdtemp(dir));
+	REQUIRE((fts = fts_open(own, FTS_PHYSICAL, NULL)));
+	FTSENT *e = fts_read(fts);
+	CHECK(e && !strcmp(e->fts_path, dir));
+	CHECK(!fts_close(fts));
+	REQUIRE(!rmdir(dir));
+}
+
+static void words(void)
+{
+	wordexp_t w;
+	CHECK(!wordexp("a " CLASS "/nic*/node_guid '" CLASS "/*' \"/dev/infiniband\"/uverbs?", &w,
+		       0));
+	CHECK(w.we_wordc == 6 && !strcmp(w.we_wordv[0], "a"));
+	CHECK(!strcmp(w.we_wordv[2], CLASS "/nic1/node_guid"));
+	CHECK(!strcmp(w.we_wordv[3], CLASS "/*"));
+	CHECK(!strcmp(w.we_wordv[5], "/dev/infiniband/uverbs1"));
+	wordfree(&w);
+	CHECK(!wordexp(CLASS "/none*", &w, 0));
+	CHECK(w.we_wordc == 1 && !strcmp(w.we_wordv[0], CLASS "/none*"));
+	wordfree(&w);
+	w.we_offs = 2;
+	CHECK(!wordexp(CLASS "/nic0", &w, WRDE_DOOFFS));
+	CHECK(w.we_wordc == 1 && !w.we_wordv[1] && !strcmp(w.we_wordv[2], CLASS "/nic0"));
+	wordfree(&w);
+}
+
+static void reopened(void)
+{
+	char text[64] = "";
+	FILE *f = fopen("/dev/null", "r");
+	REQUIRE(f);
+	f = freopen(CLASS "/nic0/ports/1/state", "r", f);
+	CHECK(f && fgets(text, sizeof text, f) && !strcmp(text, "4: ACTIVE\n"));
+	f = freopen(CLASS "/nic0/ports/1/phys_state", "re", f);
+	CHECK(f && fgets(text, sizeof text, f) && fcntl(fileno(f), F_GETFD) == FD_CLOEXEC);
+	f = freopen("/dev/null", "r", f);
+	CHECK(f && !fgets(text, sizeof text, f));
+	FAILS(EACCES, !freopen(CLASS "/nic0/node_guid", "r+", stdin)); /* it is not freed */
+	fclose(f);
+}
+
 int main(void)
 {
 	directories();
+	walks();
+	words();
+	reopened();
 	path_names();
 	gid_table();
 	relative();
