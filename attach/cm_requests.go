@@ -319,7 +319,12 @@ func (c *conn) cmMigrate(id *cm.ID, v *abi.CMMigrateRequest) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, id.Migrate(ch.channel)
+	n, err := id.Migrate(ch.channel)
+	return []any{abi.CMRemovedReply{Events: uint32(n)}}, err
+}
+
+func (c *conn) cmDestroyID(id *cm.ID, _ *abi.HandleRequest) ([]any, error) {
+	return []any{abi.CMRemovedReply{Events: uint32(id.Destroy())}}, nil
 }
 
 // cmGroup returns the operation of joining or leaving a multicast group.

@@ -151,7 +151,7 @@ var operations = map[uint16]*operation{
 	abi.OpCMDestroyChannel: cmRequest("destroy event channel", (*conn).cmDestroyChannel),
 	abi.OpCMGetEvent:       cmRequest("get event", (*conn).cmGetEvent),
 	abi.OpCMCreateID:       cmRequest("create identifier", (*conn).cmCreateID),
-	abi.OpCMDestroyID:      cmIDCall("destroy identifier", func(id *cm.ID) error { id.Destroy(); return nil }),
+	abi.OpCMDestroyID:      cmIDRequest("destroy identifier", (*conn).cmDestroyID),
 	abi.OpCMBind:           cmIDRequest("bind identifier", (*conn).cmBind),
 	abi.OpCMResolveAddr:    cmIDRequest("resolve address", (*conn).cmResolveAddr),
 	abi.OpCMResolveRoute:   cmIDCall("resolve route", (*cm.ID).ResolveRoute),

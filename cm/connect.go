@@ -369,7 +369,7 @@ func (l *ID) postRequest(id *ID, n *Event) {
 func (id *ID) displace() {
 	c := id.conn
 	id.conn = nil
-	id.destroy()
+	id.channel.spare += id.Destroy()
 	c.Drop()
 }
 

@@ -89,7 +89,7 @@ type Channel struct {
 	session *Session
 	signal  func()
 	queue   []*Event
-	spare   int // signals of events that were removed from the queue: later events need none
+	spare   int // signals of connection requests that were displaced: later events need none
 	users   int
 	closed  bool
 }
@@ -156,16 +156,16 @@ func (ch *Channel) add(n *Event) {
 	}
 }
 
-// purge removes the identifier's events from its channel and destroys the identifiers of its
-// connection requests.
-func (id *ID) purge() {
+// purge removes the identifier's events from its channel, destroys the identifiers of its
+// connection requests, and returns how many events it has removed.
+func (id *ID) purge() (removed int) {
 	var requests []*ID
 	id.channel.queue = slices.DeleteFunc(id.channel.queue, func(n *Event) bool {
 		if n.ID != id && n.Listen != id {
 			return false
 		}
 		id.session.events--
-		id.channel.spare++
+		removed++
 		if n.Listen != nil {
 			n.ID.leaveBacklog()
 			if n.ID != id {
@@ -175,18 +175,20 @@ func (id *ID) purge() {
 		return true
 	})
 	for _, r := range requests {
-		r.destroy()
+		removed += r.Destroy()
 	}
+	return removed
 }
 
-// Migrate moves the identifier and its events to another channel of the session.
-func (id *ID) Migrate(to *Channel) error {
+// Migrate moves the identifier and its events to another channel of the session, and returns how
+// many events it has moved.
+func (id *ID) Migrate(to *Channel) (moves int, err error) {
 	if to.session != id.session || to.closed {
-		return errnoError(syscall.EINVAL, "the event channel belongs to another program")
+		return 0, errnoError(syscall.EINVAL, "the event channel belongs to another program")
 	}
 	from := id.channel
 	if from == to {
-		return nil
+		return 0, nil
 	}
 	var moved []*Event
 	from.queue = slices.DeleteFunc(from.queue, func(n *Event) bool {
@@ -207,6 +209,5 @@ func (id *ID) Migrate(to *Channel) error {
 		}
 		to.add(n)
 	}
-	from.spare += len(moved)
-	return nil
+	return len(moved), nil
 }

@@ -117,23 +117,23 @@ func (id *ID) Addresses() (src, dst netip.AddrPort) { return id.src, id.dst }
 // datagrams reports whether the identifier is for a UD queue pair.
 func (id *ID) datagrams() bool { return id.qpType == ib.QPTypeUD }
 
-// Destroy destroys the identifier and ends its connection.
-func (id *ID) Destroy() { id.destroy() }
-
-func (id *ID) destroy() {
+// Destroy destroys the identifier and ends its connection. It returns how many of the queued events
+// were the identifier's, so that the program can discard their signals.
+func (id *ID) Destroy() (removed int) {
 	s := id.session
 	if s.ids[id.handle] != id {
-		return
+		return 0
 	}
 	delete(s.ids, id.handle)
 	id.leaveBacklog()
-	id.purge()
+	removed = id.purge()
 	id.release()
 	if c := id.conn; c != nil {
 		id.conn = nil
 		c.Close(s.manager.now)
 	}
 	id.channel.users--
+	return removed
 }
 
 // Bind binds the identifier to a source address and port. The address may be a wildcard, and the

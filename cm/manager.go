@@ -174,7 +174,7 @@ func (s *Session) Close() {
 	s.closed = true
 	for _, h := range s.handles() {
 		if id := s.ids[h]; id != nil {
-			id.destroy()
+			id.Destroy()
 		}
 	}
 	delete(s.manager.sessions, s)

@@ -88,3 +88,35 @@ func TestIdentifiersAreListedInParts(t *testing.T) {
 		}
 	}
 }
+
+// A program discards as many signals of a channel as events are removed from it.
+func TestRemovedEventsAreCounted(t *testing.T) {
+	s, err := cm.NewManager(nil, 1).Open(cm.Owner{}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var signals [2]int
+	var channels [2]*cm.Channel
+	for i := range channels {
+		if channels[i], err = s.NewChannel(func() { signals[i]++ }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id, err := s.NewID(channels[0], cm.PortSpaceTCP, ib.QPTypeRC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // fails: there is no NIC
+		if err := id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:7"), time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	moved, err := id.Migrate(channels[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	removed := id.Destroy()
+	if moved != 3 || removed != 3 || signals != [2]int{3, 3} || channels[0].Next() != nil || channels[1].Next() != nil {
+		t.Errorf("moved %d, removed %d, signals %v: want 3 each, and no event left", moved, removed, signals)
+	}
+}

@@ -147,10 +147,18 @@ type CMSetOptionRequest struct {
 	_      uint32
 }
 
-// CMMigrateRequest moves an identifier to another event channel of the connection.
+// CMMigrateRequest moves an identifier to another event channel of the connection; the reply is a
+// CMRemovedReply.
 type CMMigrateRequest struct {
 	ID      uint32
 	Channel uint32
+}
+
+// CMRemovedReply is the reply to OpCMDestroyID and OpCMMigrate: how many events were removed from
+// the identifier's channel. The client removes as many bytes from the channel's pipe.
+type CMRemovedReply struct {
+	Events uint32
+	_      uint32
 }
 
 // CMJoinRequest joins a multicast group (OpCMJoin) or leaves it (OpCMLeave).

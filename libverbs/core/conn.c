@@ -128,6 +128,31 @@ void sr_close_fd(struct sr_conn *c, int fd)
 	sr_restore_cancel(state);
 }
 
+void sr_drop_events(struct sr_conn *c, int fd, uint32_t *dropped, uint32_t n)
+{
+	int trash[2], state;
+	*dropped += n;
+	if (!*dropped || c->forked || sr_conn_stolen(c) || pipe2(trash, O_CLOEXEC))
+		return;
+	state = sr_defer_cancel();
+	/* Unlike read, splice does not block whatever the program has set. */
+	ssize_t got = splice(fd, NULL, trash[1], NULL, *dropped, SPLICE_F_NONBLOCK);
+	if (got > 0)
+		*dropped -= (uint32_t)got;
+	close(trash[0]);
+	close(trash[1]);
+	sr_restore_cancel(state);
+}
+
+/* A thread that finds an event while bytes are missing leaves the byte of another event behind. */
+void sr_byte_used(struct sr_conn *c, int fd, uint32_t *dropped, bool found)
+{
+	if (found)
+		sr_drop_events(c, fd, dropped, 0);
+	else if (*dropped)
+		--*dropped;
+}
+
 static int connect_daemon(struct sr_conn *c)
 {
 	memset(c, 0, sizeof *c);

@@ -85,6 +85,14 @@ void sr_close_fd(struct sr_conn *c, int fd);
 /* sr_make_blocking clears O_NONBLOCK; pipes of the daemon arrive with it set. */
 void sr_make_blocking(int fd);
 
+/*
+ * sr_drop_events removes the bytes of n events from a pipe, and counts in *dropped those that are
+ * missing because other threads have read them. Each thread that has read a byte and then looked
+ * for an event calls sr_byte_used. The caller holds the lock of *dropped.
+ */
+void sr_drop_events(struct sr_conn *c, int fd, uint32_t *dropped, uint32_t n);
+void sr_byte_used(struct sr_conn *c, int fd, uint32_t *dropped, bool found);
+
 /* sr_alive checks, with a system call, whether the daemon is still there. */
 bool sr_alive(struct sr_conn *c);
 

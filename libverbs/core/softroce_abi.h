@@ -1121,13 +1121,24 @@ _Static_assert(sizeof(struct softroce_cm_set_option_request) == 16, "layout");
 
 /*
  * struct softroce_cm_migrate_request moves an identifier to another event channel of the
- * connection.
+ * connection; the reply is a struct softroce_cm_removed_reply.
  */
 struct softroce_cm_migrate_request {
 	uint32_t id;
 	uint32_t channel;
 };
 _Static_assert(sizeof(struct softroce_cm_migrate_request) == 8, "layout");
+
+/*
+ * struct softroce_cm_removed_reply is the reply to SOFTROCE_OP_CM_DESTROY_ID and
+ * SOFTROCE_OP_CM_MIGRATE: how many events were removed from the identifier's channel. The
+ * client removes as many bytes from the channel's pipe.
+ */
+struct softroce_cm_removed_reply {
+	uint32_t events;
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_cm_removed_reply) == 8, "layout");
 
 /*
  * struct softroce_cm_join_request joins a multicast group (SOFTROCE_OP_CM_JOIN) or leaves

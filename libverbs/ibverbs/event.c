@@ -10,7 +10,6 @@
 
 #include "core/cancel.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -64,22 +63,6 @@ SR_PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *ibv)
 	return 0;
 }
 
-void sr_drop_events(struct sr_conn *c, int fd, uint32_t *dropped, uint32_t n)
-{
-	int trash[2], state;
-	*dropped += n;
-	if (!n || c->forked || sr_conn_stolen(c) || pipe2(trash, O_CLOEXEC))
-		return;
-	state = sr_defer_cancel();
-	/* Unlike read, splice does not block whatever the program has set. */
-	ssize_t got = splice(fd, NULL, trash[1], NULL, *dropped, SPLICE_F_NONBLOCK);
-	if (got > 0)
-		*dropped -= (uint32_t)got;
-	close(trash[0]);
-	close(trash[1]);
-	sr_restore_cancel(state);
-}
-
 static bool take_comp_event(struct sr_cq *q)
 {
 	bool fired = false;
@@ -121,9 +104,8 @@ static struct sr_cq *pick_cq(struct sr_channel *ch, bool (*take)(struct sr_cq *)
 	if (found) {
 		ch->last = l;
 		count_reported(&found->ibv.mutex, &found->comp_events_reported);
-	} else if (ch->dropped_events) {
-		ch->dropped_events--;
 	}
+	sr_byte_used(&sr_ctx(ch->ibv.context)->conn, ch->ibv.fd, &ch->dropped_events, found);
 	pthread_mutex_unlock(&ch->lock);
 	return found;
 }
@@ -246,11 +228,18 @@ static void set_event_consumer(struct sr_context *ctx, uint32_t i)
 		sr_wake_engine(ctx);
 }
 
+/* The number of events in the ring, whose last is below end; 0 if that index is impossible. */
+static uint32_t count_events(struct sr_context *ctx, uint32_t end)
+{
+	uint32_t n = end - load_event_index(ctx, SOFTROCE_RING_CONSUMER);
+	return n <= ctx->event_slots ? n : 0;
+}
+
 /* As in sr_cq_purge, the events to keep are moved up to the producer index. */
 void sr_drop_async_events(struct sr_context *ctx, uint32_t handle)
 {
-	uint32_t n = 0, to = load_event_index(ctx, SOFTROCE_RING_PRODUCER);
-	for (uint32_t from = to; from != load_event_index(ctx, SOFTROCE_RING_CONSUMER);) {
+	uint32_t n = 0, to = load_event_index(ctx, SOFTROCE_RING_PRODUCER), from = to;
+	for (uint32_t left = count_events(ctx, to); left; left--) {
 		const struct softroce_async_event *e = event_slot(ctx, --from);
 		if (e->handle == handle)
 			n++;
@@ -269,7 +258,8 @@ static bool next_event(struct sr_context *ctx, struct ibv_async_event *event)
 	bool found = false;
 	pthread_mutex_lock(&ctx->lock);
 	uint32_t i = load_event_index(ctx, SOFTROCE_RING_CONSUMER);
-	while (!found && i != load_event_index(ctx, SOFTROCE_RING_PRODUCER)) {
+	uint32_t left = count_events(ctx, load_event_index(ctx, SOFTROCE_RING_PRODUCER));
+	for (; !found && left; left--) {
 		struct softroce_async_event e = *event_slot(ctx, i);
 		set_event_consumer(ctx, ++i);
 		memset(event, 0, sizeof *event);
@@ -280,8 +270,7 @@ static bool next_event(struct sr_context *ctx, struct ibv_async_event *event)
 			sr_drop_events(&ctx->conn, ctx->verbs.context.async_fd,
 				       &ctx->dropped_events, 1);
 	}
-	if (!found && ctx->dropped_events)
-		ctx->dropped_events--;
+	sr_byte_used(&ctx->conn, ctx->verbs.context.async_fd, &ctx->dropped_events, found);
 	pthread_mutex_unlock(&ctx->lock);
 	return found;
 }

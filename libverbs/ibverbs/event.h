@@ -18,13 +18,6 @@ struct sr_channel {
 };
 
 /*
- * sr_drop_events removes the bytes of n events from a pipe, or counts in *dropped those that other
- * threads have read. Such a thread finds no event and decrements *dropped. The caller holds the
- * lock of *dropped.
- */
-void sr_drop_events(struct sr_conn *c, int fd, uint32_t *dropped, uint32_t n);
-
-/*
  * sr_drop_async_events removes the asynchronous events of an object that was destroyed. The
  * caller holds ctx->lock.
  */

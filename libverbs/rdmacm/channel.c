@@ -28,14 +28,37 @@ SR_PUBLIC struct rdma_event_channel *rdma_create_event_channel(void)
 	}
 	ch->handle = reply.handle;
 	atomic_store(&ch->users, 1);
+	pthread_mutex_init(&ch->lock, NULL);
 	sr_make_blocking(ch->channel.fd);
 	return &ch->channel;
 }
 
 void cm_put_channel(struct cm_channel *ch)
 {
-	if (atomic_fetch_sub(&ch->users, 1) == 1)
-		free(ch);
+	if (atomic_fetch_sub(&ch->users, 1) != 1)
+		return;
+	pthread_mutex_destroy(&ch->lock);
+	free(ch);
+}
+
+void cm_drop_events(struct cm_channel *ch, uint32_t n)
+{
+	struct sr_conn *c = cm_connection(ch->generation);
+	if (!c)
+		return;
+	pthread_mutex_lock(&ch->lock);
+	sr_drop_events(c, ch->channel.fd, &ch->dropped_events, n);
+	pthread_mutex_unlock(&ch->lock);
+}
+
+void cm_byte_used(struct cm_channel *ch, bool found)
+{
+	struct sr_conn *c = cm_connection(ch->generation);
+	if (!c)
+		return;
+	pthread_mutex_lock(&ch->lock);
+	sr_byte_used(c, ch->channel.fd, &ch->dropped_events, found);
+	pthread_mutex_unlock(&ch->lock);
 }
 
 SR_PUBLIC void rdma_destroy_event_channel(struct rdma_event_channel *channel)

@@ -4,6 +4,7 @@
  */
 #include "rdmacm/rdmacm.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static bool exceeds_device_limits(const struct cm_id *id, const struct rdma_conn_param *p)
@@ -66,7 +67,13 @@ SR_PUBLIC int rdma_connect(struct rdma_cm_id *ibv, struct rdma_conn_param *p)
 					  ? p->responder_resources
 					  : id->device->max_responder_resources;
 	int error = send_param(id, SOFTROCE_OP_CM_CONNECT, p);
-	return error ? cm_result(error) : cm_complete(id);
+	if (error)
+		return cm_result(error);
+	/* The data that rdma_create_ep was given are for one connection. */
+	free(id->connect_data);
+	id->connect_data = NULL;
+	id->connect_len = 0;
+	return cm_complete(id);
 }
 
 static uint8_t min_u8(uint8_t a, uint8_t b)
@@ -100,7 +107,11 @@ SR_PUBLIC int rdma_accept(struct rdma_cm_id *ibv, struct rdma_conn_param *p)
 		cm_modify_err(ibv);
 		return cm_result(error);
 	}
-	return cm_is_ud(ibv) ? 0 : cm_complete(id);
+	if (!cm_is_ud(ibv))
+		return cm_complete(id);
+	if (id->sync && ibv->event) /* no event follows: the request was the last one */
+		cm_ack_held_event(id);
+	return 0;
 }
 
 SR_PUBLIC int rdma_establish(struct rdma_cm_id *ibv)

@@ -21,7 +21,8 @@ static int listen_ep(struct cm_id *id, const struct rdma_addrinfo *res, struct i
 		*id->listen_attr = *attr;
 		id->listen_attr->qp_type = res->ai_qp_type;
 	}
-	id->id.pd = pd;
+	if (pd)
+		id->id.pd = pd;
 	return 0;
 }
 

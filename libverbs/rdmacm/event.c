@@ -174,6 +174,8 @@ static int fetch(struct cm_channel *ch, struct cm_event *e)
 	struct softroce_cm_event in;
 	int error = cm_command(ch->generation, SOFTROCE_OP_CM_GET_EVENT, &req, sizeof req, &in,
 			       sizeof in);
+	if (!error || error == EAGAIN)
+		cm_byte_used(ch, !error);
 	if (error)
 		return error;
 	memset(e, 0, sizeof *e);

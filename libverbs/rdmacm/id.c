@@ -208,11 +208,16 @@ static void wait_acknowledged(struct cm_id *id)
 SR_PUBLIC int rdma_destroy_id(struct rdma_cm_id *ibv)
 {
 	struct cm_id *id = cm_id(ibv);
-	int error = cm_command_handle(id->generation, SOFTROCE_OP_CM_DESTROY_ID, id->handle);
+	struct softroce_handle_request req = {.handle = id->handle};
+	struct softroce_cm_removed_reply removed = {0};
+	int error = cm_command(id->generation, SOFTROCE_OP_CM_DESTROY_ID, &req, sizeof req,
+			       &removed, sizeof removed);
 	/* If the daemon is gone, so is the identifier. */
 	if (error && error != EIO && error != ENODEV)
 		return cm_result(error);
 	remove_id(id);
+	if (removed.events)
+		cm_drop_events((struct cm_channel *)id->id.channel, removed.events);
 	if (id->id.event)
 		cm_ack_held_event(id);
 	wait_acknowledged(id);
@@ -279,10 +284,11 @@ SR_PUBLIC int rdma_migrate_id(struct rdma_cm_id *ibv, struct rdma_event_channel 
 	}
 	struct cm_channel *to = (struct cm_channel *)channel;
 	struct softroce_cm_migrate_request req = {.id = id->handle, .channel = to->handle};
+	struct softroce_cm_removed_reply removed;
 	int error = ENODEV; /* the channel belongs to a daemon that was started later */
 	if (to->generation == id->generation)
-		error = cm_command(id->generation, SOFTROCE_OP_CM_MIGRATE, &req, sizeof req, NULL,
-				   0);
+		error = cm_command(id->generation, SOFTROCE_OP_CM_MIGRATE, &req, sizeof req,
+				   &removed, sizeof removed);
 	if (error) {
 		if (sync)
 			rdma_destroy_event_channel(channel);
@@ -292,8 +298,11 @@ SR_PUBLIC int rdma_migrate_id(struct rdma_cm_id *ibv, struct rdma_event_channel 
 		if (id->id.event)
 			cm_ack_held_event(id);
 		rdma_destroy_event_channel(id->id.channel);
+	} else if (removed.events) {
+		cm_drop_events((struct cm_channel *)id->id.channel, removed.events);
 	}
 	id->sync = sync;
 	id->id.channel = channel;
+	wait_acknowledged(id); /* those of the old channel */
 	return 0;
 }

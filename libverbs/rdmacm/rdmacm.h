@@ -43,6 +43,8 @@ struct cm_channel {
 	unsigned int generation; /* of its session */
 	atomic_int users;	 /* the program, and threads that wait for events */
 	atomic_int destroyed;
+	pthread_mutex_t lock;	 /* of dropped_events */
+	uint32_t dropped_events; /* see sr_drop_events */
 };
 
 /* A membership in a multicast group. */
@@ -119,8 +121,16 @@ int cm_command_handle(unsigned int generation, uint16_t op, uint32_t handle);
 int cm_command_fd(unsigned int generation, uint16_t op, void *reply, size_t reply_len, int *fd);
 void cm_close_fd(unsigned int generation, int fd);
 
-/* channel.c: drops a reference; the last one frees the channel. */
+/* The connection of a generation, or NULL if it is an earlier one. */
+struct sr_conn *cm_connection(unsigned int generation);
+
+/*
+ * channel.c. cm_put_channel drops a reference; the last one frees the channel. The others are those
+ * of the pipe: sr_drop_events and sr_byte_used.
+ */
 void cm_put_channel(struct cm_channel *ch);
+void cm_drop_events(struct cm_channel *ch, uint32_t n);
+void cm_byte_used(struct cm_channel *ch, bool found);
 
 /* device.c */
 int cm_use_device(struct cm_id *id, const char *name);

@@ -102,8 +102,7 @@ bool cm_inherited(unsigned int generation)
 	return inherited;
 }
 
-/* Returns the connection of a generation, or NULL if it is an earlier one. */
-static struct sr_conn *connection(unsigned int generation)
+struct sr_conn *cm_connection(unsigned int generation)
 {
 	pthread_mutex_lock(&session_lock);
 	struct sr_conn *c = generation == current_generation && session ? &session->conn : NULL;
@@ -114,19 +113,19 @@ static struct sr_conn *connection(unsigned int generation)
 int cm_command(unsigned int generation, uint16_t op, const void *body, size_t len, void *reply,
 	       size_t reply_len)
 {
-	struct sr_conn *c = connection(generation);
+	struct sr_conn *c = cm_connection(generation);
 	return c ? sr_command(c, op, body, len, reply, reply_len) : ENODEV;
 }
 
 int cm_command_handle(unsigned int generation, uint16_t op, uint32_t handle)
 {
-	struct sr_conn *c = connection(generation);
+	struct sr_conn *c = cm_connection(generation);
 	return c ? sr_command_handle(c, op, handle) : ENODEV;
 }
 
 int cm_command_fd(unsigned int generation, uint16_t op, void *reply, size_t reply_len, int *fd)
 {
-	struct sr_conn *c = connection(generation);
+	struct sr_conn *c = cm_connection(generation);
 	return c ? sr_command_fd(c, op, NULL, 0, reply, reply_len, fd) : ENODEV;
 }
 

@@ -31,10 +31,13 @@ static int set_rdma(struct rs *s, int name, int v)
 	return ENOTSUP;
 }
 
-static int set_id_option(struct rs *s, int option, int on)
+/* Sets an option of the identifier, and *stored, to whether v is not 0. */
+static int set_id_option(struct rs *s, int option, int v, bool *stored)
 {
+	int on = v != 0;
 	if (rdma_set_option(s->id, RDMA_OPTION_ID, option, &on, sizeof on))
 		return errno;
+	*stored = on;
 	return 0;
 }
 
@@ -42,8 +45,7 @@ static int set_socket(struct rs *s, int name, int v)
 {
 	switch (name) {
 	case SO_REUSEADDR:
-		s->opt.reuse = v != 0;
-		return set_id_option(s, RDMA_OPTION_ID_REUSEADDR, v != 0);
+		return set_id_option(s, RDMA_OPTION_ID_REUSEADDR, v, &s->opt.reuse);
 	case SO_RCVBUF:
 	case SO_SNDBUF:
 		if (s->state > RS_LISTENING)
@@ -60,6 +62,14 @@ static int set_socket(struct rs *s, int name, int v)
 	return ENOTSUP;
 }
 
+static int set_positive(int *option, int v)
+{
+	if (v <= 0)
+		return EINVAL;
+	*option = v;
+	return 0;
+}
+
 static int set_tcp(struct rs *s, int name, int v)
 {
 	switch (name) {
@@ -67,14 +77,11 @@ static int set_tcp(struct rs *s, int name, int v)
 		s->opt.nodelay = v != 0; /* data is never delayed */
 		return 0;
 	case TCP_KEEPIDLE:
-		s->opt.keep_idle = v;
-		return v > 0 ? 0 : EINVAL;
+		return set_positive(&s->opt.keep_idle, v);
 	case TCP_KEEPCNT:
-		s->opt.keep_count = v;
-		return v > 0 ? 0 : EINVAL;
+		return set_positive(&s->opt.keep_count, v);
 	case TCP_KEEPINTVL:
-		s->opt.keep_interval = v;
-		return v > 0 ? 0 : EINVAL;
+		return set_positive(&s->opt.keep_interval, v);
 	case TCP_MAXSEG:
 		return 0; /* ignored: the path MTU is used */
 	}
@@ -114,8 +121,7 @@ static int set_int(struct rs *s, int level, int name, int v)
 	case IPPROTO_IPV6:
 		if (name != IPV6_V6ONLY)
 			return ENOTSUP;
-		s->opt.v6only = v != 0;
-		return set_id_option(s, RDMA_OPTION_ID_AFONLY, v != 0);
+		return set_id_option(s, RDMA_OPTION_ID_AFONLY, v, &s->opt.v6only);
 	}
 	return ENOTSUP;
 }

@@ -7,19 +7,33 @@
 
 #include <poll.h>
 
-/* The ring of the only completion queue. Its producer index is the first word. */
-static volatile uint32_t *ring(void)
+enum {
+	ARMED = 128, /* offset of the word */
+	ARM_NEXT = 2,
+};
+
+/*
+ * The ring of the only completion queue, which is armed. Its producer index is the first word.
+ * Rings begin at multiples of 4096 in the memory that is shared with the daemon.
+ */
+static volatile uint32_t *find_ring(void)
 {
+	volatile uint32_t *ring = NULL;
 	char line[512];
-	uintptr_t at = 0;
 	FILE *maps = fopen("/proc/self/maps", "r");
 	REQUIRE(maps);
-	while (!at && fgets(line, sizeof line, maps))
-		if (strstr(line, "softroce-cq"))
-			REQUIRE(sscanf(line, "%lx", &at) == 1);
+	while (!ring && fgets(line, sizeof line, maps)) {
+		uintptr_t at, end;
+		if (!strstr(line, "softroce-rings"))
+			continue;
+		REQUIRE(sscanf(line, "%lx-%lx", &at, &end) == 2);
+		for (; !ring && at < end; at += 4096)
+			if (((uint32_t *)at)[ARMED / 4] == ARM_NEXT)
+				ring = (uint32_t *)at;
+	}
 	fclose(maps);
-	REQUIRE(at);
-	return (volatile uint32_t *)at;
+	REQUIRE(ring);
+	return ring;
 }
 
 int main(void)
@@ -28,6 +42,8 @@ int main(void)
 	struct ibv_send_wr *bad;
 	struct ibv_wc wc;
 	setup_open(&s);
+	REQUIRE(!ibv_req_notify_cq(s.cq, 0));
+	volatile uint32_t *producer = find_ring();
 	struct ibv_qp *kept = loopback_qp(&s), *other = loopback_qp(&s);
 	for (uint64_t i = 0; i < 4; i++) {
 		struct ibv_sge sge = {(uintptr_t)s.buf, 8, s.mr->lkey};
@@ -36,14 +52,14 @@ int main(void)
 					 .num_sge = 1,
 					 .opcode = IBV_WR_RDMA_WRITE,
 					 .wr.rdma = {(uintptr_t)s.buf + 64, s.mr->rkey}};
-		volatile uint32_t *producer = ring(), before = *producer;
+		uint32_t before = *producer;
 		REQUIRE(!ibv_post_send(kept, &wr, &bad));
 		while (*producer == before)
 			poll(NULL, 0, 1);
 	}
-	*ring() += 1 << 20;
+	*producer += 1 << 20;
 	RETURNS(0, ibv_destroy_qp(other));
-	*ring() -= 1 << 20;
+	*producer -= 1 << 20;
 	for (uint64_t i = 0; i < 4; i++)
 		CHECK(ibv_poll_cq(s.cq, 1, &wc) == 1 && wc.wr_id == i);
 	CHECK(ibv_poll_cq(s.cq, 1, &wc) == 0);

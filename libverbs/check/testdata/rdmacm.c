@@ -9,10 +9,15 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
+#include <rdma/rsocket.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <unistd.h>
 
 static struct rdma_event_channel *channel;
 
@@ -360,11 +365,171 @@ static void nonblocking(void)
 	FAILS(EAGAIN, rdma_get_cm_event(channel, &e) == -1);
 	REQUIRE(!fcntl(channel->fd, F_SETFL, 0));
 	RETURNS(0, rdma_destroy_id(id));
-	/* Events that were not fetched are discarded with their identifier. */
-	id = new_id(RDMA_PS_TCP);
+}
+
+static bool readable(const struct rdma_event_channel *ch, int ms)
+{
+	return poll(&(struct pollfd){.fd = ch->fd, .events = POLLIN}, 1, ms) == 1;
+}
+
+/* An identifier with an event that was not fetched. */
+static struct rdma_cm_id *resolved_id(void)
+{
+	struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
 	REQUIRE(!rdma_resolve_addr(id, NULL, AT("192.0.2.2", 7999), 1000));
-	CHECK(poll(&p, 1, 20000) == 1);
+	CHECK(readable(channel, 20000));
+	return id;
+}
+
+/* An identifier takes its events with it, and no others, when it is destroyed or migrated. */
+static void removed_events(void)
+{
+	struct rdma_cm_id *id[3];
+	struct rdma_cm_event *e;
+	RETURNS(0, rdma_destroy_id(resolved_id()));
+	CHECK(!readable(channel, 0));
+
+	for (int i = 0; i < 3; i++) {
+		id[i] = resolved_id();
+		while (rdma_resolve_route(id[i], 1000)) /* until the address is resolved */
+			usleep(1000);
+	}
+	struct rdma_event_channel *first = channel, *second = rdma_create_event_channel();
+	REQUIRE(second);
+	RETURNS(0, rdma_destroy_id(id[0]));
+	RETURNS(0, rdma_migrate_id(id[2], second));
+	for (int i = 0; i < 2; i++) {
+		REQUIRE(!rdma_get_cm_event(first, &e));
+		CHECK(e->id == id[1]);
+		RETURNS(0, rdma_ack_cm_event(e));
+	}
+	CHECK(!readable(first, 0));
+	for (int i = 0; i < 2; i++) {
+		REQUIRE(!rdma_get_cm_event(second, &e));
+		CHECK(e->id == id[2]);
+		RETURNS(0, rdma_ack_cm_event(e));
+	}
+	CHECK(!readable(second, 0));
+	RETURNS(0, rdma_destroy_id(id[1]));
+	RETURNS(0, rdma_destroy_id(id[2]));
+	rdma_destroy_event_channel(second);
+
+	/* A listener takes its connection requests with it. */
+	struct rdma_cm_id *l = listener(7176), *client = connect_to(7176, "");
+	CHECK(readable(channel, 20000));
+	RETURNS(0, rdma_destroy_id(l));
+	rdma_destroy_qp(client);
+	RETURNS(0, rdma_destroy_id(client));
+	CHECK(!readable(channel, 0));
+}
+
+static atomic_bool acknowledged;
+
+static void *acknowledge(void *event)
+{
+	usleep(50000); /* most likely the other thread waits by then */
+	acknowledged = true;
+	RETURNS(0, rdma_ack_cm_event(event));
+	return NULL;
+}
+
+/* Migration waits until the events of the old channel are acknowledged. */
+static void migration_waits(void)
+{
+	struct rdma_cm_id *id = resolved_id();
+	struct rdma_event_channel *second = rdma_create_event_channel();
+	pthread_t thread;
+	REQUIRE(second &&
+		!pthread_create(&thread, NULL, acknowledge, event(RDMA_CM_EVENT_ADDR_RESOLVED)));
+	RETURNS(0, rdma_migrate_id(id, second));
+	CHECK(acknowledged);
+	REQUIRE(!pthread_join(thread, NULL));
 	RETURNS(0, rdma_destroy_id(id));
+	rdma_destroy_event_channel(second);
+}
+
+static struct rdma_cm_id *passive_endpoint(enum rdma_port_space ps, const char *port,
+					   struct ibv_pd *pd)
+{
+	struct rdma_addrinfo hints = {.ai_flags = RAI_PASSIVE | RAI_NUMERICHOST,
+				      .ai_port_space = ps},
+			     *ai;
+	struct rdma_cm_id *l;
+	REQUIRE(!rdma_getaddrinfo("192.0.2.2", port, &hints, &ai));
+	REQUIRE(!rdma_create_ep(&l, ai, pd, NULL));
+	rdma_freeaddrinfo(ai);
+	return l;
+}
+
+/* A listening endpoint has the default protection domain, or the program's. */
+static void endpoint_domain(void)
+{
+	struct ibv_srq_init_attr init = {.attr = {.max_wr = 4, .max_sge = 1}};
+	char buf[64];
+	struct rdma_cm_id *l = passive_endpoint(RDMA_PS_TCP, "7177", NULL);
+	CHECK(l->pd);
+	CHECK(l->pd && !rdma_create_srq(l, NULL, &init) && l->srq);
+	struct ibv_mr *mr = l->pd ? rdma_reg_msgs(l, buf, sizeof buf) : NULL;
+	CHECK(mr && !rdma_dereg_mr(mr));
+	struct ibv_pd *pd = ibv_alloc_pd(l->verbs);
+	REQUIRE(pd);
+	struct rdma_cm_id *other = passive_endpoint(RDMA_PS_TCP, "7178", pd);
+	CHECK(other->pd == pd);
+	rdma_destroy_ep(other);
+	RETURNS(0, ibv_dealloc_pd(pd));
+	rdma_destroy_ep(l);
+}
+
+static void *connect_datagrams(void *arg)
+{
+	struct rdma_cm_id *id = arg;
+	CHECK(!rdma_connect(id, &(struct rdma_conn_param){0}));
+	return NULL;
+}
+
+/* An accepted request of a datagram service is acknowledged: no event follows that would do it. */
+static void datagram_endpoints(void)
+{
+	struct rdma_cm_id *l = passive_endpoint(RDMA_PS_UDP, "7179", NULL), *id, *server;
+	pthread_t thread;
+	REQUIRE(!rdma_listen(l, 4));
+	REQUIRE(!rdma_create_id(NULL, &id, NULL, RDMA_PS_UDP));
+	REQUIRE(!rdma_resolve_addr(id, NULL, AT("192.0.2.2", 7179), 1000));
+	REQUIRE(!rdma_resolve_route(id, 1000));
+	REQUIRE(!pthread_create(&thread, NULL, connect_datagrams, id));
+	REQUIRE(!rdma_get_request(l, &server));
+	CHECK(server->event);
+	CHECK(!rdma_accept(server, &(struct rdma_conn_param){0}));
+	REQUIRE(!pthread_join(thread, NULL));
+	CHECK(!server->event);
+	rdma_destroy_ep(l); /* waits for the events that its requests hold */
+	rdma_destroy_ep(server);
+	rdma_destroy_ep(id);
+}
+
+static int option_of(int fd, int level, int name)
+{
+	int v = -1;
+	socklen_t len = sizeof v;
+	RETURNS(0, rgetsockopt(fd, level, name, &v, &len));
+	return v;
+}
+
+/* An option that is refused keeps its value. */
+static void socket_options(void)
+{
+	static const int names[] = {TCP_KEEPIDLE, TCP_KEEPCNT, TCP_KEEPINTVL};
+	int fd = rsocket(AF_INET, SOCK_STREAM, 0), zero = 0, five = 5;
+	REQUIRE(fd >= 0);
+	for (int i = 0; i < 3; i++) {
+		RETURNS(0, rsetsockopt(fd, IPPROTO_TCP, names[i], &five, sizeof five));
+		FAILS(EINVAL, rsetsockopt(fd, IPPROTO_TCP, names[i], &zero, sizeof zero) == -1);
+		CHECK(option_of(fd, IPPROTO_TCP, names[i]) == 5);
+	}
+	REQUIRE(!rbind(fd, AT("192.0.2.1", 7181), sizeof(struct sockaddr_in)));
+	FAILS(EINVAL, rsetsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &five, sizeof five) == -1);
+	CHECK(option_of(fd, SOL_SOCKET, SO_REUSEADDR) == 0);
+	RETURNS(0, rclose(fd));
 }
 
 int main(void)
@@ -378,6 +543,11 @@ int main(void)
 	endpoints();
 	name_resolution();
 	nonblocking();
+	removed_events();
+	migration_waits();
+	endpoint_domain();
+	datagram_endpoints();
+	socket_options();
 	rdma_destroy_event_channel(channel);
 	return failures != 0;
 }
