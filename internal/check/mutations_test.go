@@ -386,11 +386,14 @@ var mutations = []mutation{
 	{"UC: retransmission", ruleUCRepeat, PartyRequester, all(calmUC, requestsBefore(4)), again(20*time.Microsecond, nil)},
 	{"a READ or atomic without response", ruleUnanswered, PartyRequester, all(calm, kind(packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd), requestsBefore(1), noACKOfIt, goesOn(3)), removeResponse},
 
+	{"a packet of a READ response is not in the capture", ruleUnanswered, PartyRequester, all(calm, isResponse, position_(packet.Middle), repliesBefore(2), repliesAfter(1), goesOn(3)), func(t *recording, i int) { t.drop(i) }},
+
 	// Rules of a responder.
 	{"ACK of a PSN that was not sent", ruleAckUnseen, PartyResponder, all(calm, isAck, manyReplies(3)), psn(1000)},
 	{"after a REP: the first PSN", rulePSNOrder, PartyRequester, all(calm, isFixture("cm-"), isRequest, not(requestsBefore(1)), requestsAfter(1), answered), psn(5)},
 	{"after a REP: the first request is not in the capture", ruleAckUnseen, PartyResponder, all(calm, isFixture("cm-"), isRequest, not(requestsBefore(1)), answered, requestsAfter(1)), func(t *recording, i int) { t.drop(i) }},
 	{"after a REP: MSN of the first reply", ruleMSN, PartyResponder, all(calm, isFixture("cm-"), isAck, not(repliesBefore(1))), msn(7)},
+	{"PSN of the first ACK", ruleAckUnseen, PartyResponder, all(calm, isAck, not(repliesBefore(1)), manyReplies(4)), psn(1000)},
 	{"a request is not in the capture", ruleAckUnseen, PartyResponder, all(midStream, not(isRead), repliesBefore(1), answered), func(t *recording, i int) { t.drop(i) }},
 	{"ACK of a PSN before", ruleAckOrder, PartyResponder, all(calm, isAck, repliesBefore(4), repliesAfter(1), previousWithin(3)), psn(-3)},
 	{"an ACK is repeated later", ruleAckOrder, PartyResponder, all(calm, isAck, repliesBefore(4), previousAck), func(t *recording, i int) {
@@ -423,6 +426,7 @@ var mutations = []mutation{
 	{"NAK of an acknowledged PSN", ruleNAKCause, PartyResponder, all(calm, isAck, repliesBefore(2), manyReplies(4)), again(0, func(p *capture.Packet) {
 		p.AETH.Syndrome = packet.NAKSequence
 	})},
+	{"PSN of a sequence NAK one down", ruleNAKCause, PartyResponder, all(syndrome(packet.NAKSequence), noRNR, repliesBefore(1), repliesAfter(1), wholeUntilResend), psn(-1)},
 	{"RNR NAK for a WRITE", ruleRNRTarget, PartyResponder, all(calm, isAck, answersWrite), func(t *recording, i int) {
 		t.insert(i, t.rs[i])
 		t.edit(i, func(p *capture.Packet) {
@@ -505,6 +509,27 @@ func packetOf(name string, no int) condition {
 
 func lastTransmission(s *source, i int) bool {
 	return !slices.ContainsFunc(s.stream(i).requests, func(k int) bool { return k > i && s.ps[k].PSN == s.ps[i].PSN })
+}
+
+// wholeUntilResend holds for a NAK if the Identifications show that the capture has all packets of
+// the requester from before the NAK until it went back.
+func wholeUntilResend(s *source, i int) bool {
+	before := -1
+	for k := range s.ps {
+		if s.ps[k].Src != s.ps[i].Dst || s.ps[k].Dst != s.ps[i].Src {
+			continue
+		}
+		if k > i && s.ps[k].ID != s.ps[before].ID+1 {
+			return false
+		}
+		if k > i && isRequest(s, k) && s.stream(k) == s.stream(i) && s.ps[k].PSN == s.ps[i].PSN {
+			return true
+		}
+		if before = k; k > i && isRequest(s, k) && s.stream(k) == s.stream(i) && packet.PSNDiff(s.ps[k].PSN, s.ps[i].PSN) < 0 {
+			return false
+		}
+	}
+	return false
 }
 
 // answersNAK holds for the retransmission that begins at the PSN of the NAK before it.

@@ -9,6 +9,7 @@ func (s *stream) resend(p *judgedPacket, r *request, seq int64) {
 	s.lastProgress, s.resent = p.at, true
 	s.restart = restart{active: true, seq: seq, end: s.endOf(r, seq), no: p.No, nak: s.nak.active && seq == s.nak.seq, after: p.at - r.at}
 	switch {
+	case s.nak.active && !s.nak.served && seq > s.nak.seq && s.pendingNAK.active && s.pendingNAK.nak == s.nak.no:
 	case s.nak.active && !s.nak.served && seq > s.nak.seq:
 		s.pendingNAK = misplacedResend{active: true, want: s.nak.seq, nak: s.nak.no, from: s.nak.name, seq: seq, no: p.No, name: p.name, whole: p.nothingBetween(s.counter, s.counted)}
 	case s.nak.active && !s.nak.served && seq < s.nak.seq:
