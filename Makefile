@@ -10,6 +10,7 @@ export GOTOOLCHAIN := local
 FUZZTIME ?= 30s
 SEEDS ?= 5000
 SOAK ?= 1h
+TORTURE ?= 10m
 E2E_KERNEL ?= linux-image-amd64
 E2E_RUN ?= .
 E2E_TIMEOUT ?= 30m
@@ -26,7 +27,7 @@ RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/
 	./internal/check/... ./internal/replay/... ./internal/liveplay/... ./internal/control/... ./internal/abi ./internal/daemon/... \
 	./internal/run/... ./internal/show/... ./internal/metrics/...
 
-.PHONY: help build libs install deb test e2e matrix simulate soak demo bench fuzz lint race coverage mutate clean
+.PHONY: help build libs install deb test e2e matrix simulate soak torture demo bench fuzz lint race coverage mutate clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -98,6 +99,10 @@ fuzz: ## every fuzz target, for FUZZTIME each
 lint: ## formatting, static analysis, dead code, spelling, links: see scripts/lint
 	@scripts/setup lint
 	scripts/lint
+
+torture: libs ## the C libraries under threads, fork, exec, cancellation, a dying daemon, TORTURE each
+	@scripts/setup test
+	SOFTROCE_TORTURE=$(TORTURE) go test ./libverbs/check -run Torture -count 1 -timeout 24h -v
 
 demo: build ## a daemon, two clients, all RC operations, demo.pcapng
 	@scripts/setup demo

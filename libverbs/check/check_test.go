@@ -43,9 +43,18 @@ func newBuild(folder, cc string, flags ...string) *build {
 	return b
 }
 
+// in makes a command run the programs.
+func (b *build) in(runner ...string) *build {
+	b.runner = runner
+	return b
+}
+
 var workDir string
 
 func TestMain(m *testing.M) {
+	if path := os.Getenv(serveVariable); path != "" {
+		serve(path)
+	}
 	os.Exit(run(m))
 }
 
