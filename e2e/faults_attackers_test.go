@@ -124,14 +124,15 @@ func createMany(connections int, create func(*attackConn) error) {
 	all.Wait()
 }
 
-func (c *attackConn) createQP() error {
+// createQP creates a queue pair whose queues hold depth work requests.
+func (c *attackConn) createQP(depth uint32) error {
 	return c.request(abi.OpCreateQP, 1, nil, abi.CreateQPRequest{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Type: uint32(verbs.RC),
-		Cap: abi.QPCap{MaxSendWR: 1, MaxRecvWR: 1}})
+		Cap: abi.QPCap{MaxSendWR: depth, MaxRecvWR: depth}})
 }
 
 // attackWithRings uses up the memory of the daemon: each queue has a ring.
 func attackWithRings() {
-	createMany(6, (*attackConn).createQP)
+	createMany(6, func(c *attackConn) error { return c.createQP(32768) })
 	holdAttack()
 }
 
@@ -180,7 +181,7 @@ func attackWithSnapshots() {
 	for range 2 {
 		c := must(openAttack())
 		for range queuePairs {
-			if err := c.createQP(); err != nil {
+			if err := c.createQP(1); err != nil {
 				fmt.Println(err)
 				break
 			}
