@@ -190,6 +190,12 @@ func TestResolveThroughNextHop(t *testing.T) {
 		if err != nil || mac != [6]byte(l.b.link().Attrs().HardwareAddr) {
 			t.Errorf("%s via %s: % x, %v", c.dst, c.via, mac, err)
 		}
+		if known := n.Neighbour(Station{Addr: netip.MustParseAddr(c.dst)}); known != mac {
+			t.Errorf("the neighbour of %s is % x, want % x", c.dst, known, mac)
+		}
+	}
+	if n.Neighbour(Station{Addr: l.a.v4}) != n.MAC() || n.Neighbour(Station{Addr: l.b.v4}) != [6]byte{} {
+		t.Error("neighbours that are this host, or were not resolved")
 	}
 }
 
