@@ -33,6 +33,7 @@ func TestScripts(t *testing.T) {
 			}
 			e.Defer(func() { os.RemoveAll(dir) })
 			e.Setenv("DIR", dir)
+			e.Setenv("TMPDIR", dir) // no daemon of this machine is found there
 			e.Setenv("SOCK", filepath.Join(dir, "s"))
 			for _, name := range []string{"PORT", "PORT2"} {
 				port, err := freePort()

@@ -128,17 +128,15 @@ const userDirNames = 10
 
 // userDirs returns the directories that a user's socket may be in, in the order in which they are
 // tried: $XDG_RUNTIME_DIR/softroce, and softroce-UID, or softroce-UID.N with the first N that no
-// other user has taken, in $TMPDIR and in /tmp. They need not exist.
+// other user has taken, in $TMPDIR, or in /tmp if that cannot be used. They need not exist.
 func userDirs() (list []string) {
 	if runtime := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(runtime) && owned(runtime) {
 		list = append(list, filepath.Join(runtime, "softroce"))
 	}
-	name := userDirName()
-	for _, tmp := range slices.Compact([]string{tempdir.ForSocket(), tempdir.Fallback}) {
-		list = append(list, filepath.Join(tmp, name))
-		for n := 1; n < userDirNames; n++ {
-			list = append(list, filepath.Join(tmp, fmt.Sprintf("%s.%d", name, n)))
-		}
+	usual := filepath.Join(tempdir.ForSocket(), userDirName())
+	list = append(list, usual)
+	for n := 1; n < userDirNames; n++ {
+		list = append(list, fmt.Sprintf("%s.%d", usual, n))
 	}
 	return list
 }
@@ -164,7 +162,7 @@ func UserSocket() (socket, taken string, err error) {
 			taken = cmp.Or(taken, d)
 		}
 	}
-	return "", taken, fmt.Errorf("%w: no directory for a socket, the last of those tried is %s", fs.ErrPermission, filepath.Join(tempdir.Fallback, userDirName()))
+	return "", taken, fmt.Errorf("%w: no directory for a socket, such as %s", fs.ErrPermission, filepath.Join(tempdir.ForSocket(), userDirName()))
 }
 
 // makePrivate creates a directory, unless it exists, for this user alone.

@@ -20,7 +20,7 @@ func Path() string {
 	if dir := os.TempDir(); filepath.IsAbs(dir) && writable(dir) {
 		return dir
 	}
-	return Fallback
+	return fallback
 }
 
 // ForPrivate returns Path if no other user can replace what is in it, or else /tmp, which is
@@ -29,7 +29,7 @@ func ForPrivate() string {
 	if dir := Path(); Trusted(dir, OthersWrite) {
 		return dir
 	}
-	return Fallback
+	return fallback
 }
 
 // ForSocket returns ForPrivate if it leaves room for the path of a socket, or else /tmp.
@@ -37,11 +37,10 @@ func ForSocket() string {
 	if dir := ForPrivate(); len(dir)+socketRoom < SocketPathSize {
 		return dir
 	}
-	return Fallback
+	return fallback
 }
 
-// Fallback is the directory if $TMPDIR cannot be used.
-const Fallback = "/tmp"
+const fallback = "/tmp"
 
 func writable(dir string) bool {
 	st, err := os.Stat(dir)
