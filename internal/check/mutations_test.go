@@ -240,10 +240,6 @@ func removeResponse(t *recording, i int) {
 	}
 }
 
-func afterTime(d time.Duration) condition {
-	return func(s *source, i int) bool { return i > 0 && s.rs[i].Time.Sub(s.rs[i-1].Time) >= d }
-}
-
 var (
 	sendOrWrite = kind(packet.KindSend, packet.KindWrite)
 	isRead      = kind(packet.KindRead)
