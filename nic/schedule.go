@@ -126,7 +126,7 @@ func (d *Device) serve(budget int) (spent int) {
 			switch {
 			case more && t.data.filled > before:
 				t.activate(q)
-			case more:
+			case more && !q.turn.queued: // else it has failed in its turn, and has another one
 				blocked.push(&q.turn)
 			}
 		}
