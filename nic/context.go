@@ -165,8 +165,8 @@ func destroy[T any](n *int, list *[]T, remove func(T)) {
 	}
 }
 
-// takePosted transmits what a client that is leaving has posted before, as much as a step transmits
-// at most: a program may end right after it has posted its last message. The rings of other queue
+// takePosted transmits what a client has posted before, as much as a step transmits at most: a
+// program may end right after it has posted its last message. The rings of other queue
 // pairs are not touched: thousands of page faults would delay the step.
 func (c *Context) takePosted() {
 	c.readDoorbells()

@@ -102,6 +102,7 @@ func (c *Context) ResizeCQ(q *CQ, entries int, mem []byte) error {
 	if err != nil {
 		return err
 	}
+	c.takePosted() // its completions need room too
 	consumer := q.ring.loadConsumer()
 	waiting := q.staged - consumer
 	switch {

@@ -81,3 +81,18 @@ func TestResizeSRQKeepsWorkRequests(t *testing.T) {
 		t.Error("no limit event was raised")
 	}
 }
+
+// What was posted before a CQ is made smaller has completions that must fit into it.
+func TestResizeCQTakesPostedWorkFirst(t *testing.T) {
+	w := newTestFabric(t)
+	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
+	a.ah(1, "192.0.2.2")
+	for range 3 {
+		a.sendTo(1, 1, b.QPN(), 8)
+	}
+	wantErrno(t, "too few slots", a.cq.Resize(2), syscall.EINVAL)
+	w.run(1e6)
+	if got := len(a.cq.PollAll()); got != 3 {
+		t.Errorf("%d completions", got)
+	}
+}
