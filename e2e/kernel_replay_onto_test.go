@@ -90,7 +90,7 @@ func TestReplayOntoKernel(t *testing.T) {
 				continue // half of them are enough on the other links
 			}
 			out, err := replayOnto(t, l, s, command, c.file, "--fast", "--side", c.side)
-			if err != nil || !strings.Contains(out, "\nno differences in ") || !strings.Contains(out, c.output) {
+			if err != nil || !strings.Contains(out, "\nno differences in ") || !strings.Contains(withoutRepeats(out), c.output) {
 				t.Errorf("%s: %v\n%s", c.file, err, out)
 			}
 			if got := deviationsIn(out); got != c.deviation {
@@ -104,6 +104,16 @@ func TestReplayOntoKernel(t *testing.T) {
 				t.Errorf("%v after %v\n%s", err, time.Since(start), out)
 			}
 		})
+	})
+}
+
+// withoutRepeats takes the requests that were sent again, because a guest was slow, out of the counts
+// of a report.
+func withoutRepeats(report string) string {
+	return regexp.MustCompile(`(\d+) requests sent, (\d+) of them again`).ReplaceAllStringFunc(report, func(s string) string {
+		var sent, again int
+		fmt.Sscanf(s, "%d requests sent, %d", &sent, &again)
+		return fmt.Sprintf("%d requests sent", sent-again)
 	})
 }
 
