@@ -19,7 +19,7 @@ import (
 // A cmChannel is an event channel of the connection manager.
 type cmChannel struct {
 	channel *cm.Channel
-	pipe    int // write end
+	events  *eventSocket
 }
 
 // cmRequest returns the operation of a connection manager request with a body of type T. f runs on
@@ -79,7 +79,7 @@ func (c *conn) cmClose() {
 	c.session = nil
 	for h, o := range c.objects.m {
 		if ch, ok := o.(*cmChannel); ok {
-			c.account.closePipe(ch.pipe)
+			c.account.closeEventSocket(ch.events)
 			c.objects.remove(h)
 		}
 	}
@@ -89,22 +89,22 @@ func (c *conn) cmCreateChannel(*empty, *control.Packet) (reply, error) {
 	if c.session == nil {
 		return reply{}, errorf(syscall.EINVAL, "create event channel: the connection manager is not open")
 	}
-	r, w, err := c.account.eventPipe()
+	events, fd, err := c.account.newEventSocket()
 	if err != nil {
 		return reply{}, err
 	}
-	ch := &cmChannel{pipe: w}
-	c.server.cm.do(func() { ch.channel, err = c.session.NewChannel(func() { writeEvent(w) }) })
+	ch := &cmChannel{events: events}
+	c.server.cm.do(func() { ch.channel, err = c.session.NewChannel(events.signal) })
 	if ch.channel == nil && err == nil {
 		err = errorf(syscall.ESHUTDOWN, "the daemon is shutting down")
 	}
 	if err != nil {
-		unix.Close(r)
-		c.account.closePipe(w)
+		unix.Close(fd)
+		c.account.closeEventSocket(events)
 		return reply{}, err
 	}
 	a := handleReply(c.objects.add(ch))
-	a.fds, a.closeAfter = []int{r}, []int{r}
+	a.fds, a.closeAfter = []int{fd}, []int{fd}
 	return a, nil
 }
 
@@ -116,7 +116,7 @@ func (c *conn) cmDestroyChannel(v *abi.HandleRequest, _ *control.Packet) ([]any,
 	if err := ch.channel.Close(); err != nil {
 		return nil, err
 	}
-	c.account.closePipe(ch.pipe)
+	c.account.closeEventSocket(ch.events)
 	c.objects.remove(v.Handle)
 	return nil, nil
 }

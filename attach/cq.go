@@ -21,12 +21,12 @@ func (c *conn) createChannel(*empty, *control.Packet) (reply, error) {
 	if max := c.server.config.Limits.CQs; n >= max {
 		return reply{}, errorf(syscall.ENOMEM, "the context has %d completion channels, the limit", max)
 	}
-	r, w, err := c.account.eventPipe()
+	events, fd, err := c.account.newEventSocket()
 	if err != nil {
 		return reply{}, err
 	}
-	a := handleReply(c.objects.add(&channel{pipe: w}))
-	a.fds, a.closeAfter = []int{r}, []int{r}
+	a := handleReply(c.objects.add(&channel{events: events}))
+	a.fds, a.closeAfter = []int{fd}, []int{fd}
 	return a, nil
 }
 
@@ -38,7 +38,7 @@ func (c *conn) destroyChannel(v *abi.HandleRequest, _ *control.Packet) (reply, e
 	if ch.users > 0 {
 		return reply{}, errorf(syscall.EBUSY, "the completion channel is in use by %d CQs", ch.users)
 	}
-	c.account.closePipe(ch.pipe)
+	c.account.closeEventSocket(ch.events)
 	c.objects.remove(v.Handle)
 	return reply{}, nil
 }
@@ -62,16 +62,16 @@ func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (reply, error
 	}
 	var a reply
 	if q.ownsChannel {
-		r, w, err := c.account.eventPipe()
+		events, fd, err := c.account.newEventSocket()
 		if err != nil {
 			return reply{}, err
 		}
-		q.channel = &channel{pipe: w}
-		a.fds = []int{r}
+		q.channel = &channel{events: events}
+		a.fds = []int{fd}
 	}
 	fail := func(err error) (reply, error) {
 		if q.ownsChannel {
-			c.account.closePipe(q.channel.pipe)
+			c.account.closeEventSocket(q.channel.events)
 			unix.Close(a.fds[0])
 		}
 		return reply{}, err
@@ -83,8 +83,7 @@ func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (reply, error
 	q.rings = rings
 	config := nic.CQConfig{Entries: slots, Ring: c.rings.begin(mem)}
 	if q.channel != nil {
-		pipe := q.channel.pipe
-		config.Notify = func() { writeEvent(pipe) }
+		config.Notify = q.channel.events.signal
 	}
 	var handle uint32
 	c.device.engine.Do(func() {

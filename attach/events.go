@@ -23,7 +23,7 @@ type eventRing struct {
 	engine   *nic.Engine
 	rings    *ringMemory
 	mem      []byte
-	pipe     int
+	events   *eventSocket
 	producer uint32
 	fatal    bool
 	closed   bool
@@ -42,15 +42,15 @@ func newEventRing(c *conn, e *nic.Engine) (r *eventRing, fds []int, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	read, write, err := c.account.eventPipe()
+	events, client, err := c.account.newEventSocket()
 	if err != nil {
 		rings.release()
 		unix.Close(fd)
 		return nil, nil, err
 	}
-	r = &eventRing{conn: c, engine: e, rings: rings, mem: c.rings.begin(mem), pipe: write, handles: map[any]uint32{}, waits: map[abi.AsyncEvent]bool{}}
+	r = &eventRing{conn: c, engine: e, rings: rings, mem: c.rings.begin(mem), events: events, handles: map[any]uint32{}, waits: map[abi.AsyncEvent]bool{}}
 	r.producer = atomic.LoadUint32(r.word(abi.RingConsumer))
-	return r, []int{fd, read}, nil
+	return r, []int{fd, client}, nil
 }
 
 // AsyncEvent implements nic.EventSink.
@@ -98,7 +98,7 @@ func (r *eventRing) store(out abi.AsyncEvent) bool {
 	out.Put(r.mem[slot:])
 	r.producer++
 	atomic.StoreUint32(r.word(abi.RingProducer), r.producer)
-	writeEvent(r.pipe)
+	r.events.signal()
 	return true
 }
 
@@ -157,5 +157,5 @@ func (r *eventRing) word(off int) *uint32 { return (*uint32)(unsafe.Pointer(&r.m
 // release frees the ring. The context must be closed.
 func (r *eventRing) release() {
 	r.rings.release()
-	r.conn.account.closePipe(r.pipe)
+	r.conn.account.closeEventSocket(r.events)
 }

@@ -47,8 +47,8 @@ func (h *handles) newHandle() uint32 {
 // Objects of clients that nic has no type for, or that hold resources of this process.
 type (
 	channel struct {
-		pipe  int // write end
-		users int
+		events *eventSocket
+		users  int
 	}
 	cq struct {
 		nic         *nic.CQ
@@ -110,7 +110,7 @@ func (h *handles) release() {
 		case *srq:
 			o.rings.release()
 		case *channel:
-			h.account.closePipe(o.pipe)
+			h.account.closeEventSocket(o.events)
 		}
 	}
 	h.init()
@@ -119,7 +119,7 @@ func (h *handles) release() {
 func (q *cq) release(a *account) {
 	q.rings.release()
 	if q.ownsChannel {
-		a.closePipe(q.channel.pipe)
+		a.closeEventSocket(q.channel.events)
 	} else if q.channel != nil {
 		q.channel.users--
 	}

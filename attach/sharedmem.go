@@ -61,33 +61,6 @@ func mapSealed(fd, size int) ([]byte, error) {
 	return mem, nil
 }
 
-// eventPipe creates a pipe for events. The daemon keeps w, and the client gets r.
-func (a *account) eventPipe() (r, w int, err error) {
-	if err := a.take(pipeCost); err != nil {
-		return -1, -1, err
-	}
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		a.release(pipeCost)
-		return -1, -1, fmt.Errorf("event pipe: %w", err)
-	}
-	return p[0], p[1], nil
-}
-
-var pipeCost = amounts{descriptors: 1, memory: 4096}
-
-// closePipe closes the daemon's end of a pipe from eventPipe.
-func (a *account) closePipe(w int) {
-	unix.Close(w)
-	a.release(pipeCost)
-}
-
-var eventByte = []byte{1}
-
-// writeEvent adds an event to a pipe, without blocking. A full pipe has enough events to wake every
-// reader.
-func writeEvent(pipe int) { unix.Write(pipe, eventByte) }
-
 // checkAccess returns an error unless a client opened the descriptor in one of the modes (O_RDONLY,
 // O_WRONLY or O_RDWR). A descriptor that was opened with O_PATH names a file without any right to
 // it.

@@ -80,7 +80,7 @@ func errnoError(no syscall.Errno, format string, a ...any) error {
 const (
 	MaxIDs       = 8192  // identifiers
 	MaxChannels  = 1024  // event channels
-	MaxEvents    = 32768 // queued; fewer than the bytes of a pipe
+	MaxEvents    = 32768 // queued
 	MaxBacklog   = 1024  // queued connection requests of a listener
 	maxResolving = 64    // outstanding resolutions
 	maxGroups    = 64    // multicast groups of an identifier

@@ -16,9 +16,9 @@ import (
 type CQ struct {
 	ctx     *Context
 	handle  uint32
-	channel *CompChannel       // the program's, or nil
-	pipe    *control.EventPipe // completion events if there is no channel
-	seen    uint32             // completion events that GetEvent has returned, under the channel's lock
+	channel *CompChannel         // the program's, or nil
+	socket  *control.EventSocket // completion events if there is no channel
+	seen    uint32               // completion events that GetEvent has returned, under the channel's lock
 
 	mu       sync.Mutex
 	ring     []byte // nil when closed
@@ -62,7 +62,7 @@ func (c *Context) openCQ(cqe uint32, ch *CompChannel) (*CQ, error) {
 		return nil, err
 	}
 	if ch == nil {
-		q.pipe = control.NewEventPipe(c.client, p.Take())
+		q.socket = control.NewEventSocket(c.client, p.Take())
 	} else {
 		ch.add(q)
 	}
@@ -218,7 +218,7 @@ const waitSpins = 2000
 // may still return none. Errors are those of ctx, ErrDeviceFatal, ErrClosed, and EINVAL for a queue
 // with a CompChannel.
 func (q *CQ) Wait(ctx context.Context) error {
-	if q.pipe == nil {
+	if q.socket == nil {
 		return &Error{Op: "wait for CQ", Errno: syscall.EINVAL, Text: "the events of the CQ go to a completion channel"}
 	}
 	for range waitSpins {
@@ -226,10 +226,10 @@ func (q *CQ) Wait(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := q.pipe.Acquire(ctx); err != nil {
+	if err := q.socket.Acquire(ctx); err != nil {
 		return err
 	}
-	defer q.pipe.Release()
+	defer q.socket.Release()
 	for {
 		if err := q.finishResize(ctx); err != nil {
 			return err
@@ -245,7 +245,7 @@ func (q *CQ) Wait(ctx context.Context) error {
 		if err := q.ctx.Err(); err != nil {
 			return err
 		}
-		if err := q.pipe.Wait(ctx); err != nil {
+		if err := q.socket.Wait(ctx); err != nil {
 			return err
 		}
 	}
@@ -307,8 +307,8 @@ func (q *CQ) abandon() {
 	if q.channel != nil {
 		q.channel.drop(q)
 	}
-	if q.pipe != nil {
-		q.pipe.Close()
+	if q.socket != nil {
+		q.socket.Close()
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -322,7 +322,7 @@ func (q *CQ) abandon() {
 type CompChannel struct {
 	ctx    *Context
 	handle uint32
-	pipe   *control.EventPipe
+	socket *control.EventSocket
 
 	mu     sync.Mutex
 	queues []*CQ
@@ -338,22 +338,22 @@ func (c *Context) CreateCompChannel(ctx context.Context) (*CompChannel, error) {
 			c.drop(abi.OpDestroyChannel, got.Handle)
 			return nil, err
 		}
-		return adopted(c, &CompChannel{ctx: c, handle: got.Handle, pipe: control.NewEventPipe(c.client, p.Take())})
+		return adopted(c, &CompChannel{ctx: c, handle: got.Handle, socket: control.NewEventSocket(c.client, p.Take())})
 	})
 }
 
 // GetEvent waits for a completion event and returns its queue: ibv_get_cq_event. The queue must be
 // armed again for the next event. There is nothing to acknowledge.
 func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
-	if err := ch.pipe.Acquire(ctx); err != nil {
+	if err := ch.socket.Acquire(ctx); err != nil {
 		return nil, err
 	}
-	defer ch.pipe.Release()
+	defer ch.socket.Release()
 	for {
 		if err := ch.ctx.Err(); err != nil {
 			return nil, err
 		}
-		if err := ch.pipe.Wait(ctx); err != nil {
+		if err := ch.socket.Wait(ctx); err != nil {
 			return nil, err
 		}
 		if q, err := ch.next(ctx); q != nil || err != nil {
@@ -434,4 +434,4 @@ func (ch *CompChannel) Close(ctx context.Context) error {
 	return ch.ctx.closeObject(ctx, ch, "destroy completion channel", abi.OpDestroyChannel, ch.handle, nil)
 }
 
-func (ch *CompChannel) abandon() { ch.pipe.Close() }
+func (ch *CompChannel) abandon() { ch.socket.Close() }

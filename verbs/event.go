@@ -18,7 +18,7 @@ func word(b []byte, off int) *uint32 { return (*uint32)(unsafe.Pointer(&b[off : 
 
 // eventQueue is the ring of asynchronous events.
 type eventQueue struct {
-	*control.EventPipe
+	*control.EventSocket
 	ctx   *Context
 	slots uint32
 
@@ -35,7 +35,7 @@ func newEventQueue(c *Context, chunk, events int, r *abi.OpenDeviceReply) (*even
 		unix.Close(events)
 		return nil, err
 	}
-	return &eventQueue{EventPipe: control.NewEventPipe(c.client, events), ctx: c, slots: r.EventSlots, ring: mem, unmap: unmap}, nil
+	return &eventQueue{EventSocket: control.NewEventSocket(c.client, events), ctx: c, slots: r.EventSlots, ring: mem, unmap: unmap}, nil
 }
 
 // next waits for an event. If the daemon ends without a last event, as it does when it is killed,
@@ -83,7 +83,7 @@ func (q *eventQueue) take() (e abi.AsyncEvent, ok bool, err error) {
 }
 
 func (q *eventQueue) close() {
-	q.EventPipe.Close()
+	q.EventSocket.Close()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.unmap()

@@ -155,7 +155,7 @@ type CMMigrateRequest struct {
 }
 
 // CMRemovedReply is the reply to OpCMDestroyID and OpCMMigrate: how many events were removed from
-// the identifier's channel. The client removes as many bytes from the channel's pipe.
+// the identifier's channel. The client removes as many bytes from the channel's socket.
 type CMRemovedReply struct {
 	Events uint32
 	_      uint32
@@ -170,7 +170,7 @@ type CMJoinRequest struct {
 }
 
 // CMEvent is the reply to OpCMGetEvent, which a client sends after reading a byte from the
-// channel's pipe. EAGAIN: the object of the event was destroyed meanwhile.
+// channel's socket. EAGAIN: the object of the event was destroyed meanwhile.
 type CMEvent struct {
 	Type       uint32 // rdma_cm_event_type
 	Status     int32  // 0, -errno, or the reason in the message

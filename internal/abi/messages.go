@@ -7,10 +7,10 @@ import "softroce/internal/ib"
 // and Tag. Descriptors travel with the packet (SCM_RIGHTS), in the order that the description of
 // the body gives.
 //
-// Events arrive through pipes, of which the client has the read end. Each event is one byte without
-// meaning; the end of the file means that the daemon is gone. The two ends of a pipe are separate
-// file descriptions, whereas both sides would share that of an eventfd: a client that clears its
-// O_NONBLOCK could block the daemon. An event adds no byte to a full pipe (65536 unread events).
+// Events arrive through stream sockets. Each event is one byte without meaning; the end of the file
+// means that the daemon is gone. No client can make the daemon wait when it sends an event: the two
+// ends of a socket pair have an O_NONBLOCK each, unlike those of an eventfd, and no lock of a reader
+// is in its way, as it would be in a pipe. Bytes for which the socket has no room follow.
 //
 // Structs have the layout of C: every field is at a multiple of its size, and padding is explicit.
 
@@ -139,7 +139,7 @@ type Chunk struct {
 }
 
 // OpenDeviceReply comes with four descriptors: the doorbell page, the doorbell eventfd, the chunk
-// of the ring of asynchronous events, and its event pipe.
+// of the ring of asynchronous events, and its event socket.
 type OpenDeviceReply struct {
 	Name         [NameSize]byte
 	NodeGUID     uint64
@@ -257,7 +257,7 @@ type HandleRequest struct {
 }
 
 // HandleReply names the object that was created. A handle is only valid on its connection, and
-// never 0. OpCreateChannel's reply comes with the channel's event pipe; the counters at CQEvents
+// never 0. OpCreateChannel's reply comes with the channel's event socket; the counters at CQEvents
 // tell which completion queue had the event.
 type HandleReply struct {
 	Handle uint32
@@ -406,7 +406,7 @@ type CreateCQRequest struct {
 const CQOwnChannel = 1
 
 // CreateCQReply comes with the chunk of the ring and then, with CQOwnChannel, the channel's event
-// pipe.
+// socket.
 type CreateCQReply struct {
 	Handle  uint32
 	Entries uint32 // granted: the slots of the ring, CQESize bytes each

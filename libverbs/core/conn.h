@@ -82,11 +82,11 @@ bool sr_conn_stolen(struct sr_conn *c);
 /* sr_close_fd closes fd, which came over the connection or is its socket, unless it was stolen. */
 void sr_close_fd(struct sr_conn *c, int fd);
 
-/* sr_make_blocking clears O_NONBLOCK; pipes of the daemon arrive with it set. */
+/* sr_make_blocking clears O_NONBLOCK; event sockets arrive with it set. */
 void sr_make_blocking(int fd);
 
 /*
- * sr_drop_events removes the bytes of n events from a pipe, and counts in *dropped those that are
+ * sr_drop_events removes the bytes of n events from a socket, and counts in *dropped those that are
  * missing because other threads have read them. Each thread that has read a byte and then looked
  * for an event calls sr_byte_used. The caller holds the lock of *dropped.
  */

@@ -326,7 +326,7 @@ _Static_assert(sizeof(struct softroce_chunk) == 8, "layout");
 
 /*
  * struct softroce_open_device_reply comes with four descriptors: the doorbell page, the
- * doorbell eventfd, the chunk of the ring of asynchronous events, and its event pipe.
+ * doorbell eventfd, the chunk of the ring of asynchronous events, and its event socket.
  */
 struct softroce_open_device_reply {
 	uint8_t name[64];
@@ -462,7 +462,7 @@ _Static_assert(sizeof(struct softroce_handle_request) == 8, "layout");
 /*
  * struct softroce_handle_reply names the object that was created. A handle is only valid
  * on its connection, and never 0. SOFTROCE_OP_CREATE_CHANNEL's reply comes with the
- * channel's event pipe; the counters at SOFTROCE_CQ_EVENTS tell which completion queue
+ * channel's event socket; the counters at SOFTROCE_CQ_EVENTS tell which completion queue
  * had the event.
  */
 struct softroce_handle_reply {
@@ -664,7 +664,7 @@ _Static_assert(sizeof(struct softroce_create_cq_request) == 16, "layout");
 
 /*
  * struct softroce_create_cq_reply comes with the chunk of the ring and then, with
- * SOFTROCE_CQ_OWN_CHANNEL, the channel's event pipe.
+ * SOFTROCE_CQ_OWN_CHANNEL, the channel's event socket.
  */
 struct softroce_create_cq_reply {
 	uint32_t handle;
@@ -1132,7 +1132,7 @@ _Static_assert(sizeof(struct softroce_cm_migrate_request) == 8, "layout");
 /*
  * struct softroce_cm_removed_reply is the reply to SOFTROCE_OP_CM_DESTROY_ID and
  * SOFTROCE_OP_CM_MIGRATE: how many events were removed from the identifier's channel. The
- * client removes as many bytes from the channel's pipe.
+ * client removes as many bytes from the channel's socket.
  */
 struct softroce_cm_removed_reply {
 	uint32_t events;
@@ -1154,7 +1154,7 @@ _Static_assert(sizeof(struct softroce_cm_join_request) == 40, "layout");
 
 /*
  * struct softroce_cm_event is the reply to SOFTROCE_OP_CM_GET_EVENT, which a client sends
- * after reading a byte from the channel's pipe. EAGAIN: the object of the event was
+ * after reading a byte from the channel's socket. EAGAIN: the object of the event was
  * destroyed meanwhile.
  */
 struct softroce_cm_event {

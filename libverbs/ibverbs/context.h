@@ -54,7 +54,7 @@ struct sr_context {
 	struct sr_chunks chunks;
 	struct sr_shm events; /* the ring of async events */
 	uint32_t event_slots;
-	uint32_t dropped_events; /* of the async event pipe: see sr_drop_events */
+	uint32_t dropped_events; /* of the async event socket: see sr_drop_events */
 	int doorbell_fd;
 	atomic_int fatal_reported; /* IBV_EVENT_DEVICE_FATAL was delivered to the program */
 	pthread_mutex_t lock;	   /* of what follows */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Completion channels and asynchronous events. Both arrive through pipes: one byte for each
+ * Completion channels and asynchronous events. Both arrive through sockets: one byte for each
  * event, and the end of the file when the daemon is gone.
  */
 #include "ibverbs/event.h"
@@ -110,8 +110,8 @@ static struct sr_cq *pick_cq(struct sr_channel *ch, bool (*take)(struct sr_cq *)
 	return found;
 }
 
-/* A child would take its parent's events out of the pipe, which both have. */
-static int check_own_pipe(const struct sr_context *ctx)
+/* A child would take its parent's events out of the socket, which both have. */
+static int check_own_socket(const struct sr_context *ctx)
 {
 	if (!ctx->conn.forked)
 		return 0;
@@ -128,7 +128,7 @@ SR_PUBLIC int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq *
 {
 	struct sr_channel *ch = (struct sr_channel *)channel;
 	struct sr_cq *q = NULL;
-	if (check_own_pipe(sr_ctx(channel->context)))
+	if (check_own_socket(sr_ctx(channel->context)))
 		return -1;
 	while (!q) {
 		char event;
@@ -286,7 +286,7 @@ static int note_fatal(struct sr_context *ctx, const struct ibv_async_event *even
 SR_PUBLIC int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 {
 	struct sr_context *ctx = sr_ctx(context);
-	if (check_own_pipe(ctx))
+	if (check_own_socket(ctx))
 		return -1;
 	for (;;) {
 		char byte;

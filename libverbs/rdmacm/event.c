@@ -26,7 +26,7 @@ static void end_wait(void *arg)
 }
 
 /*
- * Reads a byte from the channel's pipe, blocking or not as the program has set the descriptor. 0
+ * Reads a byte from the channel's socket, blocking or not as the program has set the descriptor. 0
  * or an errno. If the channel is destroyed during the read, the call never returns: programs
  * leave threads behind that would treat an error as a failure.
  */
@@ -240,7 +240,7 @@ SR_PUBLIC int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_
 	if (!channel || !event)
 		return cm_result(EINVAL);
 	if (cm_inherited(
-		    ch->generation)) /* the pipe is the parent's too: its bytes are left there */
+		    ch->generation)) /* the socket is the parent's too: its bytes are left there */
 		return cm_result(ENODEV);
 	struct event_wait w = {ch, malloc(sizeof *w.event), 0};
 	if (!w.event)

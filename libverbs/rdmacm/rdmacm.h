@@ -126,7 +126,7 @@ struct sr_conn *cm_connection(unsigned int generation);
 
 /*
  * channel.c. cm_put_channel drops a reference; the last one frees the channel. The others are those
- * of the pipe: sr_drop_events and sr_byte_used.
+ * of the socket: sr_drop_events and sr_byte_used.
  */
 void cm_put_channel(struct cm_channel *ch);
 void cm_drop_events(struct cm_channel *ch, uint32_t n);

@@ -82,13 +82,13 @@ type fetch struct {
 // GetEvent waits for an event: rdma_get_cm_event. Other errors than ctx's are verbs.ErrClosed and,
 // when the daemon is gone, verbs.ErrDeviceFatal. There is nothing to acknowledge.
 func (ch *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
-	if err := ch.pipe.Acquire(ctx); err != nil {
+	if err := ch.socket.Acquire(ctx); err != nil {
 		return nil, err
 	}
-	defer ch.pipe.Release()
+	defer ch.socket.Release()
 	for {
 		if ch.fetching == nil {
-			if err := ch.pipe.Wait(ctx); err != nil {
+			if err := ch.socket.Wait(ctx); err != nil {
 				return nil, err
 			}
 			ch.startFetch()

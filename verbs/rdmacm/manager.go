@@ -100,8 +100,8 @@ type EventChannel struct {
 	manager *Manager
 	handle  uint32
 
-	pipe     *control.EventPipe
-	fetching chan fetch // the request of GetEvent that is outstanding, or nil; for the reader of pipe
+	socket   *control.EventSocket
+	fetching chan fetch // the request of GetEvent that is outstanding, or nil; for the reader of socket
 }
 
 // CreateEventChannel creates an event channel: rdma_create_event_channel.
@@ -113,7 +113,7 @@ func (m *Manager) CreateEventChannel(ctx context.Context) (*EventChannel, error)
 		if err != nil {
 			return nil, err
 		}
-		return &EventChannel{manager: m, handle: got.Handle, pipe: control.NewEventPipe(m.client, p.Take())}, nil
+		return &EventChannel{manager: m, handle: got.Handle, socket: control.NewEventSocket(m.client, p.Take())}, nil
 	}, func(ch *EventChannel) { ch.Close(context.Background()) })
 }
 
@@ -125,7 +125,7 @@ func (ch *EventChannel) Close(ctx context.Context) error {
 			Name: name, Op: abi.OpCMDestroyChannel, Body: []any{abi.HandleRequest{Handle: ch.handle}},
 		})
 		if err == nil || ch.manager.client.Ended() {
-			ch.pipe.Close()
+			ch.socket.Close()
 		}
 		return err
 	})
