@@ -11,9 +11,9 @@ import (
 // An eventSocket is the daemon's end of a stream socket pair through which a client receives one
 // byte for each event.
 //
-// It is no pipe: the reader of a pipe holds a lock while it copies, and its memory can take any time
-// to arrive. The engine would wait for that lock. It is no eventfd either: both sides would share
-// its O_NONBLOCK.
+// It is no pipe: the reader of a pipe holds a lock while it copies, and its memory can take any
+// time to arrive. The engine would wait for that lock. It is no eventfd either: both sides would
+// share its O_NONBLOCK.
 type eventSocket struct {
 	fd       int
 	file     *os.File // of fd: waits in the runtime's poller, and holds no thread

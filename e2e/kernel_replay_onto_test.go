@@ -107,8 +107,8 @@ func TestReplayOntoKernel(t *testing.T) {
 	})
 }
 
-// withoutRepeats takes the requests that were sent again, because a guest was slow, out of the counts
-// of a report.
+// withoutRepeats takes the requests that were sent again, because a guest was slow, out of the
+// counts of a report.
 func withoutRepeats(report string) string {
 	return regexp.MustCompile(`(\d+) requests sent, (\d+) of them again`).ReplaceAllStringFunc(report, func(s string) string {
 		var sent, again int

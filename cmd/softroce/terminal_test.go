@@ -50,9 +50,11 @@ func openTerminal(t *testing.T, env ...string) *terminal {
 		t.Fatal(err)
 	}
 	x := &terminal{t: t, keys: keys, output: make(chan string, 1024)}
-	t.Cleanup(func() { // its jobs receive SIGHUP when the terminal closes
-		shell.Process.Kill()
+	t.Cleanup(func() {
+		shell.Process.Signal(syscall.SIGHUP) // a shell passes it on to its jobs
+		kill := time.AfterFunc(awaitTime, func() { shell.Process.Kill() })
 		shell.Wait()
+		kill.Stop()
 	})
 	go func() {
 		buf := make([]byte, 1024)
@@ -148,11 +150,11 @@ func TestTerminalShowsProgressAndInterruptReports(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	fixture, err := filepath.Abs("../../pcap-fixtures/pp-rc-mtu1024.pcap")
+	fixture, err := os.ReadFile("../../pcap-fixtures/pp-rc-mtu1024.pcap")
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := openTerminal(t, "SOFTROCE_SOCKET="+filepath.Join(dir, "s"), "FIXTURE="+fixture)
+	x := openTerminal(t, "SOFTROCE_SOCKET="+filepath.Join(dir, "s"))
 
 	x.write("mkfifo $SOFTROCE_SOCKET.ready; softroce daemon > $SOFTROCE_SOCKET.ready &\n")
 	x.write("grep -q ^socket $SOFTROCE_SOCKET.ready && echo ready $((6*7))\n")
@@ -165,12 +167,31 @@ func TestTerminalShowsProgressAndInterruptReports(t *testing.T) {
 	x.waitFor("softroce: interrupted")
 	x.waitFor("<1>")
 
-	// What was read of a pipe until then is judged.
-	x.write("(cat $FIXTURE; sleep 600) | softroce check -\n")
+	// What was read of a pipe until then is judged. Ctrl-C does not reach its writer.
+	x.write("mkfifo $SOFTROCE_SOCKET.pipe; softroce check - < $SOFTROCE_SOCKET.pipe\n")
+	pipe := openFIFO(t, filepath.Join(dir, "s.pipe"))
+	if _, err := pipe.Write(fixture); err != nil {
+		t.Fatal(err)
+	}
 	x.waitFor("standard input: 0.0 MiB")
 	x.write("\x03")
 	x.waitFor("RoCEv2 packets")
 	x.waitFor("judged 1 connection")
 	x.waitFor("softroce: interrupted")
 	x.waitFor("<1>")
+}
+
+// openFIFO opens a FIFO for writing once it is there and has a reader.
+func openFIFO(t *testing.T, path string) *os.File {
+	t.Helper()
+	for end := time.Now().Add(awaitTime); ; time.Sleep(10 * time.Millisecond) {
+		f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK, 0)
+		if err == nil {
+			t.Cleanup(func() { f.Close() })
+			return f
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
 }

@@ -9,8 +9,8 @@ import "softroce/internal/ib"
 //
 // Events arrive through stream sockets. Each event is one byte without meaning; the end of the file
 // means that the daemon is gone. No client can make the daemon wait when it sends an event: the two
-// ends of a socket pair have an O_NONBLOCK each, unlike those of an eventfd, and no lock of a reader
-// is in its way, as it would be in a pipe. Bytes for which the socket has no room follow.
+// ends of a socket pair have an O_NONBLOCK each, unlike those of an eventfd, and no lock of a
+// reader is in its way, as it would be in a pipe. Bytes for which the socket has no room follow.
 //
 // Structs have the layout of C: every field is at a multiple of its size, and padding is explicit.
 
