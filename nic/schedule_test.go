@@ -365,3 +365,26 @@ func TestFlushedReceivesAreSpreadOverSteps(t *testing.T) {
 		flushed += n
 	}
 }
+
+// Queue pairs that fail in their turn have another one, for their receives to be flushed. They are
+// in one list only: their client can then leave.
+func TestFailureInTurnKeepsSchedule(t *testing.T) {
+	const receives = 200 // more than one turn flushes
+	w := newTestFabric(t)
+	a, b := w.client(w.nic(1)), w.client(w.nic(2))
+	var failing []*queue
+	for range 3 {
+		q, _ := connected(a, b, nic.Caps{MaxSendWR: 4, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1})
+		for i := range receives {
+			q.recv(uint64(i), q.sge(0, 8))
+		}
+		failing = append(failing, q)
+	}
+	for _, q := range failing {
+		q.post(transport.SendWR{ID: 100, Opcode: ib.WRSend, SGEs: []transport.SGE{{Addr: 0, Length: 8, LKey: 1}}})
+	}
+	w.step()
+	for !a.Context.CloseSome(nic.CloseObjects) {
+	}
+	w.run(1e6)
+}
