@@ -88,7 +88,7 @@ static void poll_empty(void)
 	RETURNS(0, ibv_destroy_cq(cq));
 }
 
-/* Of an object whose event was not taken: the library takes it out of the pipe. */
+/* Of an object whose event was not taken: the library takes it out of the socket. */
 static void destroy_with_event(void)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(s.context);
