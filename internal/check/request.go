@@ -44,7 +44,9 @@ func (s *stream) request(p *judgedPacket, when conversation.Lateness) {
 		j.returned = true
 		s.accuseJump(*j)
 		expected = s.next
-		r, repeat, _ = s.findOrInsert(p, seq)
+		if r, repeat, ok = s.findOrInsert(p, seq); !ok {
+			return // the request before, a READ, stands where it has this PSN too
+		}
 	}
 	if repeat {
 		if isLate {

@@ -2,7 +2,9 @@ package check
 
 import (
 	"testing"
+	"time"
 
+	"softroce/capture"
 	"softroce/internal/conversation"
 	"softroce/packet"
 )
@@ -103,5 +105,23 @@ func TestRequestIsFoundByEachOfItsPSNs(t *testing.T) {
 		if got != c.want {
 			t.Errorf("PSN %d belongs to the request with PSN %d, want %d", c.psn, got, c.want)
 		}
+	}
+}
+
+// A READ has a PSN after the expected one, and another request has that PSN as well: the READ stands
+// for the requests that are missing, and the PSN is one of its responses.
+func TestReadThatStandsForMissingRequestsCoversTheNext(t *testing.T) {
+	var rs []capture.Record
+	for i, r := range []sentRequest{{sendFirst, 0, 0}, {sendLast, 1, 0}, {readReq, 8, 2560}, {sendOnly, 8, 0}, {sendOnly, 12, 0}} {
+		h := packet.Header{BTH: packet.BTH{Opcode: r.op, PKey: packet.DefaultPKey, DestQP: 17, PSN: uint32(r.psn)}}
+		h.RETH.Length = r.length
+		a := packet.Addressing{Src: addr(0), Dst: addr(1), HopLimit: 64, SrcPort: 0xc000, ID: uint16(i + 1)}
+		var tx packet.Tx
+		tx.Set(&h, make([]byte, map[packet.Opcode]int{sendFirst: 256, sendLast: 4}[r.op]))
+		b := packet.AppendFrame(nil, &a, &tx)
+		rs = append(rs, capture.Record{No: i + 1, Time: time.Unix(1e9, int64(i)*1e6), LinkType: capture.Ethernet, Data: b, Length: len(b)})
+	}
+	if n := Records(rs).ByRule[rulePSNOrder.ID]; n == 0 {
+		t.Error("no violation of the order of PSNs")
 	}
 }
