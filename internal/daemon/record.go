@@ -101,7 +101,7 @@ func recordSelected(ctx context.Context, c *control.Client, o RecordOptions) (r 
 		err := s.copy(from)
 		stop()
 		io.Copy(io.Discard, from) // the daemon writes until its capture is stopped
-		copied <- errors.Join(err, s.endFile())
+		copied <- errors.Join(err, s.end())
 	}()
 	progress := o.Progress
 	if progress != nil {
@@ -119,12 +119,34 @@ func recordSelected(ctx context.Context, c *control.Client, o RecordOptions) (r 
 	if err != nil {
 		from.Close() // in case the daemon does not
 	}
-	if copyErr := <-copied; err == nil || !errors.Is(copyErr, os.ErrClosed) {
+	copyErr, ended := s.await(copied)
+	if err == nil || !errors.Is(copyErr, os.ErrClosed) {
 		err = errors.Join(copyErr, err)
 	}
-	r = Recorded{s.written(), s.files}
+	r = Recorded{CaptureState: s.written()}
+	if ended {
+		r.Files = s.files
+	}
 	r.Dropped = seen.Dropped
 	return r, err
+}
+
+// await waits for the result of the goroutine that writes the files. Where the reader of a pipe or
+// FIFO has stopped reading, that goroutine may never end: await gives up if nothing was written for
+// stopTimeout, and ended is false.
+func (s *selection) await(copied <-chan error) (err error, ended bool) {
+	for before := s.written(); ; {
+		select {
+		case err := <-copied:
+			return err, true
+		case <-time.After(stopTimeout):
+		}
+		now := s.written()
+		if now == before {
+			return errNotRead, false
+		}
+		before = now
+	}
 }
 
 // awaitOutput is openOutput for a file that may be a FIFO: it waits for a reader until ctx ends.

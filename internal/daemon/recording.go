@@ -234,8 +234,10 @@ func (r *recording) Stop() error {
 	if r.file != nil {
 		r.file.Close() // ends the write, unless another process made it a blocking one
 	}
-	return errors.New("capture: the reader of the file does not accept the remaining data")
+	return errNotRead
 }
+
+var errNotRead = errors.New("capture: the reader of the file does not accept the remaining data")
 
 // cannotWrite adds a description to an error of the file and keeps its errno.
 func cannotWrite(err error) error {

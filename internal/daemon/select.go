@@ -45,10 +45,12 @@ type selection struct {
 	RecordOptions
 	open func(path string) (*os.File, error)
 
-	mu     sync.Mutex // of state
+	counts sync.Mutex // of state; never held while a file is written
 	state  control.CaptureState
-	files  []string // that are kept
-	number int      // of the last file, from 1
+
+	mu     sync.Mutex // of what follows
+	files  []string   // that are kept
+	number int        // of the last file, from 1
 	file   *os.File
 	out    *capture.Writer // nil before the file's first frame
 	ifaces map[int]int     // the file's interfaces, by those of the source
@@ -147,6 +149,8 @@ func (s *selection) write(rec capture.Record) error {
 	}
 	s.ifaces[rec.Interface] = iface
 	s.size += n
+	s.counts.Lock()
+	defer s.counts.Unlock()
 	s.state.Packets++
 	s.state.Bytes += uint64(len(rec.Data))
 	return nil
@@ -170,6 +174,13 @@ func (s *selection) next() error {
 		s.files = s.files[1:]
 	}
 	return err
+}
+
+// end completes the last file.
+func (s *selection) end() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.endFile()
 }
 
 // endFile completes the file. One without frames becomes a valid capture too.
@@ -207,9 +218,10 @@ func (s *selection) flushOften(ctx context.Context) {
 	}
 }
 
-// written returns what was written so far.
+// written returns what was written so far. It does not wait for the file, whose reader may have
+// stopped reading.
 func (s *selection) written() control.CaptureState {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.counts.Lock()
+	defer s.counts.Unlock()
 	return s.state
 }

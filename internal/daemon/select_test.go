@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -118,4 +120,29 @@ func recorded(t *testing.T, file string) (ps capture.Packets) {
 		ps = append(ps, p)
 	}
 	return ps
+}
+
+func TestStalledReaderDoesNotKeepSelectionFromEnding(t *testing.T) {
+	rd, wr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rd.Close()
+	s := &selection{RecordOptions: RecordOptions{Output: "-", FileSize: 1 << 30}, open: func(string) (*os.File, error) { return wr, nil }}
+	if err := s.begin(); err != nil {
+		t.Fatal(err)
+	}
+	copied := make(chan error, 1)
+	source := sourceOf(t, 1000) // more than fits in the pipe
+	go func() { copied <- errors.Join(s.copy(source), s.end()) }()
+	if err, ended := s.await(copied); ended || !errors.Is(err, errNotRead) {
+		t.Errorf("ended: %v, %v", ended, err)
+	}
+	if n := s.written().Packets; n == 0 || n == 1000 {
+		t.Errorf("%d packets of 1000 were written to a pipe that nothing reads", n)
+	}
+	go io.Copy(io.Discard, rd)
+	if err := <-copied; err != nil || s.written().Packets != 1000 {
+		t.Errorf("%d packets were written, %v", s.written().Packets, err)
+	}
 }
