@@ -79,7 +79,11 @@ func judgeRecords(rs records) (*Report, error) {
 	}
 	rs = byTime(rs)
 	fs, _ = survey(rs)
-	if other, otherErr := judgeInOrder(rs, fs); other.Total < report.Total {
+	other, otherErr := judgeInOrder(rs, fs)
+	switch {
+	case err == nil && otherErr != nil: // a signal ended the pass: it says less than the whole file
+		return report, otherErr
+	case other.Total < report.Total:
 		return other, otherErr
 	}
 	return report, err

@@ -1,6 +1,8 @@
 package check
 
 import (
+	"errors"
+	"iter"
 	"testing"
 	"time"
 
@@ -123,5 +125,27 @@ func TestReadThatStandsForMissingRequestsCoversTheNext(t *testing.T) {
 	}
 	if n := Records(rs).ByRule[rulePSNOrder.ID]; n == 0 {
 		t.Error("no violation of the order of PSNs")
+	}
+}
+
+// The frames are not in the order of time and break a rule in both orders, so that there are four
+// passes. A signal ends the third and the fourth.
+func TestInterruptedPassDoesNotReplaceTheReport(t *testing.T) {
+	tp := load(t, "pp-ud")
+	for i := range tp.rs {
+		tp.raw(i, func(b []byte) { b[atIP+8] = 0 })
+	}
+	tp.rs[0].Time, tp.rs[1].Time = tp.rs[1].Time, tp.rs[0].Time
+	interrupted := errors.New("interrupted")
+	passes := 0
+	r, err := judgeRecords(func() iter.Seq2[capture.Record, error] {
+		passes++
+		if passes <= 2 {
+			return yield(tp.rs)()
+		}
+		return func(yield func(capture.Record, error) bool) { yield(capture.Record{}, interrupted) }
+	})
+	if passes != 4 || r.RoCE != len(tp.rs) || r.Total == 0 || !errors.Is(err, interrupted) {
+		t.Errorf("after %d passes: %d of %d packets, %d violations, %v", passes, r.RoCE, len(tp.rs), r.Total, err)
 	}
 }
