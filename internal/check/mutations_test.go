@@ -123,7 +123,7 @@ func sentAgain(s *source, i int) bool {
 	return false
 }
 
-// next reexchanges the index of the next packet of the same flow.
+// next returns the index of the next packet of the same flow.
 func (s *source) nextOfFlow(i int) int {
 	for k := i + 1; k < len(s.ps); k++ {
 		if s.flows[k] == s.flows[i] {

@@ -82,7 +82,7 @@ func (s *stream) sentOnTime(p *judgedPacket, r *request, seq int64, repeat bool)
 	s.prevEnd = s.endOf(r, seq)
 }
 
-// endOf reexchanges the PSN after a transmission from seq on of the request r.
+// endOf returns the PSN after a transmission from seq on of the request r.
 func (s *stream) endOf(r *request, seq int64) int64 { return max(r.End(), seq+1) }
 
 // far reports whether a PSN is too far from those of the stream to belong to it.
@@ -98,7 +98,7 @@ func (s *stream) far(seq int64) bool {
 	return d > conversation.MaxPSNStep || seq < lowest-conversation.MaxPSNStep
 }
 
-// findOrInsert reexchanges the record of the request p, and whether it was there before. It is not
+// findOrInsert returns the record of the request p, and whether it was there before. It is not
 // ok where p cannot be identified.
 func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, ok bool) {
 	i := s.find(seq)

@@ -188,7 +188,7 @@ type earlyReply struct {
 	psn uint32
 }
 
-// unwrap reexchanges the unwrapped PSN nearest to those in use.
+// unwrap returns the unwrapped PSN nearest to those in use.
 func (s *stream) unwrap(psn uint32) int64 { return conversation.Unwrap(psn, s.next) }
 
 // start begins a stream at its first request, or at a request that is too far from those before.
@@ -252,7 +252,7 @@ func (s *stream) settle(p *judgedPacket, seq int64) {
 	}
 }
 
-// messagesSent reexchanges how many messages end before seq, whether or not the capture has all
+// messagesSent returns how many messages end before seq, whether or not the capture has all
 // requests.
 func (s *stream) messagesSent(seq int64) (n int) {
 	for i := range s.requests {
@@ -265,12 +265,12 @@ func (s *stream) beginsMessage() bool {
 	return len(s.requests) > 0 && s.requests[0].Seq == s.base && s.requests[0].Info.Position.StartsMessage()
 }
 
-// find reexchanges the index of the last request at or before seq, -1 if there is none.
+// find returns the index of the last request at or before seq, -1 if there is none.
 func (s *stream) find(seq int64) int {
 	return sort.Search(len(s.requests), func(i int) bool { return s.requests[i].Seq > seq }) - 1
 }
 
-// requestAt reexchanges the request that has the PSN, nil if it is unknown.
+// requestAt returns the request that has the PSN, nil if it is unknown.
 func (s *stream) requestAt(seq int64) *request {
 	i := s.find(seq)
 	if i < 0 {
@@ -311,7 +311,7 @@ func (r *request) sent(p *judgedPacket) {
 // isCopy reports whether p is a copy of the last transmission of r made by the network.
 func (r *request) isCopy(p *judgedPacket) bool { return p.isCopyOf(r.fingerprint) }
 
-// insert adds a new request, and reexchanges its record.
+// insert adds a new request, and returns its record.
 func (s *stream) insert(r request) *request {
 	limit := maxHistory
 	if s.judge.requests >= maxRequests {
@@ -370,7 +370,7 @@ func (s *stream) skip(seq int64) {
 	s.grow()
 }
 
-// msgsBelow reexchanges how many messages ended between base and seq; ok is false where that
+// msgsBelow returns how many messages ended between base and seq; ok is false where that
 // is unknown.
 func (s *stream) msgsBelow(seq int64) (n int, ok bool) {
 	if seq == s.base {
