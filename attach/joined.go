@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"math"
 	"slices"
 	"syscall"
 
@@ -88,6 +89,10 @@ func (c *conn) joinDevice(_ *empty, p *control.Packet) (prepared, error) {
 	}, nil
 }
 
+// joinedChunk is the number of the chunk of a joined connection's event ring, its only own one. The
+// client also has chunks of the owner's, whose numbers begin with 1.
+const joinedChunk = 0
+
 // joinContext makes c a joined connection of owner's context, to whose doorbell page the descriptor
 // page refers. The caller holds both locks.
 func (c *conn) joinContext(owner *conn, page int) (reply, error) {
@@ -95,8 +100,10 @@ func (c *conn) joinContext(owner *conn, page int) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	c.rings.last = math.MaxUint32 // the next is joinedChunk
 	ring, fds, err := newEventRing(c, owner.device.engine)
 	if err != nil {
+		c.rings.last = 0
 		unix.Close(bell)
 		return reply{}, err
 	}

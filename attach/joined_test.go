@@ -80,6 +80,26 @@ func TestJoinedConnectionsShareObjects(t *testing.T) {
 	late.sock.Close()
 }
 
+// The client of a joined connection maps a chunk when it sees the number for the first time.
+func TestChunksOfAJoinedContextHaveOtherNumbers(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{})
+	_, page := openContext(t, f)
+	g := &rawClient{t: t, sock: f.Connect()}
+	t.Cleanup(func() { g.sock.Close() })
+	g.mustCall(abi.OpHello, nil, abi.HelloRequest{})
+	var joined abi.OpenDeviceReply
+	if _, err := abi.Decode(g.mustCall(abi.OpJoinDevice, []int{page}).Body, &joined); err != nil {
+		t.Fatal(err)
+	}
+	var cq abi.CreateCQReply
+	if _, err := abi.Decode(g.mustCall(abi.OpCreateCQ, nil, abi.CreateCQRequest{Entries: 16}).Body, &cq); err != nil {
+		t.Fatal(err)
+	}
+	if cq.Chunk.Number == joined.Chunk.Number {
+		t.Errorf("the event ring of the connection and the CQ of the context are both in chunk %d", cq.Chunk.Number)
+	}
+}
+
 func TestJoinRequiresADoorbellPage(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	h, page := openContext(t, f)

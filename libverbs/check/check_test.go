@@ -178,6 +178,10 @@ func TestHandlesThatDoNotExistAreENOENT(t *testing.T) {
 	runProgram(t, verbstest.New(t), "handles")
 }
 
+func TestImportedContextsHaveRings(t *testing.T) {
+	runProgram(t, verbstest.New(t), "imported")
+}
+
 func TestMemoryWindowsAndEmptyRegions(t *testing.T) {
 	runProgram(t, verbstest.New(t), "windows")
 }
