@@ -3,6 +3,7 @@ package attach
 import (
 	"encoding/binary"
 	"fmt"
+	"runtime"
 	"slices"
 	"syscall"
 
@@ -29,6 +30,10 @@ const (
 	minChunk  = 64 << 10
 	maxChunk  = 64 << 20 // unless a ring is larger
 	maxRings  = 1 << 30  // of an object
+
+	// A goroutine that clears memory cannot be stopped, also not between two pieces unless it
+	// yields there. The garbage collector, and with it all engines, would wait for it.
+	clearAtATime = 256 << 10
 )
 
 // A chunk is a mapped memfd.
@@ -128,8 +133,11 @@ func (c *chunk) cut(size int) (s span, ok bool) {
 	if c.free[i].start = s.end; s.end == c.free[i].end {
 		c.free = slices.Delete(c.free, i, i+1)
 	}
-	if s.start < c.fresh {
-		clear(c.mem[s.start:min(s.end, c.fresh)])
+	for used := c.mem[s.start:max(s.start, min(s.end, c.fresh))]; len(used) > 0; {
+		n := min(len(used), clearAtATime)
+		clear(used[:n])
+		used = used[n:]
+		runtime.Gosched()
 	}
 	c.fresh = max(c.fresh, s.end)
 	return s, true
