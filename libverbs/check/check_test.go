@@ -182,6 +182,10 @@ func TestImportedContextsHaveRings(t *testing.T) {
 	runProgram(t, verbstest.New(t), "imported")
 }
 
+func TestResizeWithoutRoomForADescriptor(t *testing.T) {
+	runProgram(t, verbstest.New(t), "resize_full")
+}
+
 func TestMemoryWindowsAndEmptyRegions(t *testing.T) {
 	runProgram(t, verbstest.New(t), "windows")
 }

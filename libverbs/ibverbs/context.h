@@ -130,6 +130,15 @@ static inline void sr_count_users(void *object, atomic_int *users, int n)
 		free(object);
 }
 
+/*
+ * sr_moved returns the error of moving a queue to another ring. The daemon uses the new one also if
+ * this process had no room for its descriptor (EMFILE): then its chunk may be mapped already.
+ */
+static inline int sr_moved(int error, int mapping_error)
+{
+	return error && mapping_error ? error : mapping_error;
+}
+
 /* Sets errno and returns NULL, for functions that return an object. */
 static inline void *sr_null(int error)
 {

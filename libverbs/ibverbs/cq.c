@@ -301,16 +301,16 @@ SR_PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 {
 	struct sr_cq *q = sr_cq(cq);
 	struct softroce_resize_cq_request req = {.handle = cq->handle, .entries = (uint32_t)cqe};
-	struct softroce_create_cq_reply reply;
-	int fd;
+	struct softroce_create_cq_reply reply = {0};
+	int fd = -1;
 	if (cqe < 1)
 		return sr_error(EINVAL);
 	/* The old ring must not be polled between the request and the reply. */
 	sr_lock(&q->lock, q->single_threaded);
 	int error = sr_command_fd(&sr_ctx(cq->context)->conn, SOFTROCE_OP_RESIZE_CQ, &req,
 				  sizeof req, &reply, sizeof reply, &fd);
-	if (!error)
-		error = map_ring(q, fd, &reply);
+	if (reply.handle)
+		error = sr_moved(error, map_ring(q, fd, &reply));
 	sr_unlock(&q->lock, q->single_threaded);
 	return sr_error(error);
 }

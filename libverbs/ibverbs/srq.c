@@ -132,8 +132,8 @@ SR_PUBLIC int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int
 			 .max_sge = attr->max_sge,
 			 .srq_limit = attr->srq_limit},
 	};
-	struct softroce_srq_reply reply;
-	int fd;
+	struct softroce_srq_reply reply = {0};
+	int fd = -1;
 	struct sr_request r = {
 		.op = SOFTROCE_OP_MODIFY_SRQ,
 		.body = &req,
@@ -146,8 +146,8 @@ SR_PUBLIC int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int
 	/* The old ring must not be posted to between the request and the reply. */
 	sr_lock(&s->wq.lock, s->wq.single_threaded);
 	int error = sr_call(&sr_ctx(srq->context)->conn, &r);
-	if (!error && r.reply_nfds)
-		error = map_ring(s, &reply, fd);
+	if (r.reply_nfds && reply.handle)
+		error = sr_moved(error, map_ring(s, &reply, fd));
 	sr_unlock(&s->wq.lock, s->wq.single_threaded);
 	return sr_error(error);
 }
