@@ -95,21 +95,29 @@ func (q *CQ) setSize(cqe uint32) error {
 	var got abi.CreateCQReply
 	req := abi.ResizeCQRequest{Handle: q.handle, Entries: cqe}
 	p, err := q.ctx.call(control.Request{Name: "resize CQ", Op: abi.OpResizeCQ, Body: []any{req}, Reply: &got, Want: 1})
-	if err != nil {
+	if got.Handle == 0 {
 		return err
 	}
 	defer p.CloseFDs()
+	fd := -1 // no room for the descriptor: the chunk may be mapped already
+	if err == nil {
+		fd = p.FDs[0]
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.ring == nil {
 		return ErrClosed
 	}
 	unmap := q.unmap
-	if err = q.open(p.FDs[0], &got); err != nil {
+	moved := q.open(fd, &got)
+	if moved != nil {
 		q.ring = nil // the daemon uses the new ring
 	}
 	unmap()
-	return err
+	if err != nil && moved != nil {
+		return err
+	}
+	return moved
 }
 
 // open uses the ring of a reply. If it fails, the queue is unchanged.

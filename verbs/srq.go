@@ -118,10 +118,14 @@ func (s *SRQ) Modify(ctx context.Context, a SRQAttr, mask SRQAttrMask) error {
 func (s *SRQ) setSize(req abi.ModifySRQRequest) error {
 	var got abi.SRQReply
 	m, err := s.ctx.call(control.Request{Name: "modify SRQ", Op: abi.OpModifySRQ, Body: []any{req}, Reply: &got, Want: 1})
-	if err != nil {
+	if got.Handle == 0 {
 		return err
 	}
 	defer m.CloseFDs()
+	fd := -1 // no room for the descriptor: the chunk may be mapped already
+	if err == nil {
+		fd = m.FDs[0]
+	}
 	w := &s.wq
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,11 +133,15 @@ func (s *SRQ) setSize(req abi.ModifySRQRequest) error {
 		return ErrClosed
 	}
 	unmap := w.unmap
-	if err = w.open(&s.ctx.rings, m.FDs[0], got.Chunk, got.Ring, got.Slots, got.SlotSize, got.Attr.MaxWR); err != nil {
+	moved := w.open(&s.ctx.rings, fd, got.Chunk, got.Ring, got.Slots, got.SlotSize, got.Attr.MaxWR)
+	if moved != nil {
 		w.ring = nil // the daemon uses the new ring
 	}
 	unmap()
-	return err
+	if err != nil && moved != nil {
+		return err
+	}
+	return moved
 }
 
 // Query returns the present attributes: ibv_query_srq.
