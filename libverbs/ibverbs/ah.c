@@ -121,13 +121,17 @@ static struct shared_ah *share(struct sr_context *ctx, const struct softroce_cre
 	return s;
 }
 
-static int destroy_shared(struct sr_context *ctx, struct shared_ah *s)
+/*
+ * No error concerns the program: its own address handle is gone, and s may be one that was kept for
+ * later.
+ */
+static void destroy_shared(struct sr_context *ctx, struct shared_ah *s)
 {
-	if (!s)
-		return 0;
-	int error = sr_destroy(&ctx->conn, SOFTROCE_OP_DESTROY_AH, s->handle);
+	int saved = errno;
+	if (s)
+		sr_destroy(&ctx->conn, SOFTROCE_OP_DESTROY_AH, s->handle);
 	free(s);
-	return error;
+	errno = saved;
 }
 
 /* Lists s, which has one user, in place of one that has aged. */
@@ -267,9 +271,7 @@ SR_PUBLIC int ibv_destroy_ah(struct ibv_ah *ibv)
 	struct sr_context *ctx = sr_ctx(ibv->context);
 	if (ibv->handle != ah->shared->handle)
 		return errno = ENOENT;
-	int error = destroy_shared(ctx, release(ctx, ah->shared));
-	if (error)
-		return error;
+	destroy_shared(ctx, release(ctx, ah->shared));
 	sr_pd_count_users(ibv->pd, -1);
 	free(ah);
 	return 0;
