@@ -3,6 +3,7 @@ package attach
 import (
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -16,9 +17,12 @@ import (
 // share its O_NONBLOCK.
 type eventSocket struct {
 	fd       int
-	file     *os.File // of fd: waits in the runtime's poller, and holds no thread
 	unsent   atomic.Int64
 	draining atomic.Bool
+
+	mu     sync.Mutex // not the engine's
+	file   *os.File   // of fd, from the first drain on: each byte that is read wakes the runtime's poller then
+	closed bool
 }
 
 // eventBuffer is the size of a socket's send buffer: about forty unread events, in the kernel's way
@@ -39,12 +43,19 @@ func (a *account) newEventSocket() (s *eventSocket, fd int, err error) {
 	}
 	unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_SNDBUF, eventBuffer)
 	unix.Shutdown(pair[0], unix.SHUT_RD) // nothing is read from clients
-	return &eventSocket{fd: pair[0], file: os.NewFile(uintptr(pair[0]), "events")}, pair[1], nil
+	return &eventSocket{fd: pair[0]}, pair[1], nil
 }
 
 // closeEventSocket closes the daemon's end. Nothing may be signalled any more.
 func (a *account) closeEventSocket(s *eventSocket) {
-	s.file.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.file != nil {
+		s.file.Close() // drain returns
+	} else {
+		unix.Close(s.fd)
+	}
 	a.release(eventCost)
 }
 
@@ -53,7 +64,7 @@ var eventByte = []byte{1}
 // signal sends one byte. It never waits.
 func (s *eventSocket) signal() {
 	if !s.draining.Load() {
-		if _, err := unix.Write(s.fd, eventByte); err != unix.EAGAIN {
+		if _, err := unix.SendmsgN(s.fd, eventByte, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); err != unix.EAGAIN {
 			return
 		}
 	}
@@ -63,12 +74,27 @@ func (s *eventSocket) signal() {
 	}
 }
 
+// waitable returns a file that waits in the runtime's poller and holds no thread, or nil if s is
+// closed.
+func (s *eventSocket) waitable() *os.File {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.file == nil && !s.closed {
+		s.file = os.NewFile(uintptr(s.fd), "events")
+	}
+	return s.file
+}
+
 // drain sends the bytes for which the socket had no room, as the client reads.
 func (s *eventSocket) drain() {
+	file := s.waitable()
+	if file == nil {
+		return
+	}
 	bytes := make([]byte, 512)
 	for {
 		for n := s.unsent.Load(); n > 0; n = s.unsent.Load() {
-			sent, err := s.file.Write(bytes[:min(n, int64(len(bytes)))])
+			sent, err := file.Write(bytes[:min(n, int64(len(bytes)))])
 			if s.unsent.Add(int64(-sent)); err != nil {
 				return // it is closed, or the client is gone
 			}
