@@ -110,8 +110,8 @@ func TestRequestIsFoundByEachOfItsPSNs(t *testing.T) {
 	}
 }
 
-// A READ has a PSN after the expected one, and another request has that PSN as well: the READ stands
-// for the requests that are missing, and the PSN is one of its responses.
+// A READ has a PSN after the expected one, and another request has that PSN as well: the READ
+// stands for the requests that are missing, and the PSN is one of its responses.
 func TestReadThatStandsForMissingRequestsCoversTheNext(t *testing.T) {
 	var rs []capture.Record
 	for i, r := range []sentRequest{{sendFirst, 0, 0}, {sendLast, 1, 0}, {readReq, 8, 2560}, {sendOnly, 8, 0}, {sendOnly, 12, 0}} {
