@@ -89,10 +89,6 @@ func (c *conn) joinDevice(_ *empty, p *control.Packet) (prepared, error) {
 	}, nil
 }
 
-// joinedChunk is the number of the chunk of a joined connection's event ring, its only own one. The
-// client also has chunks of the owner's, whose numbers begin with 1.
-const joinedChunk = 0
-
 // joinContext makes c a joined connection of owner's context, to whose doorbell page the descriptor
 // page refers. The caller holds both locks.
 func (c *conn) joinContext(owner *conn, page int) (reply, error) {
@@ -100,7 +96,9 @@ func (c *conn) joinContext(owner *conn, page int) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	c.rings.last = math.MaxUint32 // the next is joinedChunk
+	// The chunk of the event ring, the only one of this connection, gets number 0. The client also
+	// has chunks of the owner's, whose numbers begin with 1.
+	c.rings.last = math.MaxUint32
 	ring, fds, err := newEventRing(c, owner.device.engine)
 	if err != nil {
 		c.rings.last = 0
