@@ -73,10 +73,13 @@ func (d *daemon) log() string {
 	}
 }
 
-var goroutine = regexp.MustCompile(`(?m)^goroutine \d+.*\[.*\]:$`)
+var (
+	goroutine = regexp.MustCompile(`(?m)^goroutine \d+.*\[.*\]:$`)
+	ofRuntime = regexp.MustCompile(`\[(GC |force gc|GOMAXPROCS|finalizer|cleanup)`)
+)
 
-// quit ends the daemon and returns how many goroutines it had, without those of the garbage
-// collector: a fresh daemon has none of these yet.
+// quit ends the daemon and returns how many goroutines it had, without those of the runtime: a
+// fresh daemon has fewer of these.
 func (d *daemon) quit() (int, error) {
 	time.Sleep(100 * time.Millisecond) // goroutines of the last client end
 	if err := d.cmd.Process.Signal(syscall.SIGQUIT); err != nil {
@@ -84,7 +87,7 @@ func (d *daemon) quit() (int, error) {
 	}
 	<-d.ended
 	all := goroutine.FindAll(d.output.Bytes(), -1)
-	n := len(slices.DeleteFunc(all, func(line []byte) bool { return bytes.Contains(line, []byte("[GC worker")) }))
+	n := len(slices.DeleteFunc(all, ofRuntime.Match))
 	if n == 0 {
 		return 0, fmt.Errorf("the daemon printed no goroutines: %s", &d.output)
 	}
