@@ -331,9 +331,8 @@ func (r *liveRequester) ignoresNAK(e, c *conversation.Transmission) bool {
 }
 
 // minAdaptive is the least time, in nanoseconds, after which softroce retransmits without a NAK
-// before the timeout: 1 ms from the reply. The player notes the time of a reply after it has sent
-// it, up to the difference later.
-const minAdaptive = 900e3
+// before the timeout.
+const minAdaptive = 1e6
 
 // judgeTimeout judges a retransmission without a NAK: it must not precede the timeout. Requesters
 // with adaptive retransmission, as softroce, do not wait for it once they know how long recovery
