@@ -66,7 +66,8 @@ func NewLiveLink(link wire.Link, iface wire.Interface, program []string) (*LiveL
 		link.Close()
 		return nil, err
 	}
-	// Without a Clock no frame has a time after it was sent, from which timers of the peer are measured.
+	// Without a Clock no frame has a time after it was sent, from which timers of the peer are
+	// measured.
 	c.link = wire.NewCaptureLink(link, c, wire.CaptureOptions{MAC: iface.MAC, Wall: func(now int64) int64 { return now - 1 }})
 	go c.receive()
 	return c, nil
