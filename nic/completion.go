@@ -137,8 +137,8 @@ func (e *Engine) stageDeferred() {
 			kept = append(kept, *d)
 			continue
 		}
-		if d.life != d.q.life && !(d.Recv && d.q.recv.shared) {
-			continue // the queue pair was reset or destroyed meanwhile; an SRQ was not
+		if d.life != d.q.life && !d.outlives() {
+			continue // the queue pair was reset or destroyed meanwhile
 		}
 		for k := range p.faults {
 			p.faults[k].apply(d)
@@ -150,6 +150,19 @@ func (e *Engine) stageDeferred() {
 	clear(p.deferred[len(kept):])
 	clear(p.faults)
 	p.deferred, p.faults = kept, p.faults[:0]
+}
+
+// outlives makes d a flushed completion, and returns true, if it concerns a program that does not
+// know of the end of the queue pair: a receive of an SRQ of XRC. No ACK of its message has left.
+func (d *deferred) outlives() bool {
+	if d.q.init.Type != ib.QPTypeXRCRecv {
+		return false
+	}
+	if d.Status == ib.WCSuccess {
+		d.Status = ib.WCWRFlushErr
+		d.q.device.counters.RespCQEFlush++
+	}
+	return true
 }
 
 // apply makes d an error if it is of the side whose write failed. The first completion that reports

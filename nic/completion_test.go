@@ -125,6 +125,30 @@ func TestFailedMessageWriteFailsReceive(t *testing.T) {
 	}
 }
 
+// The data of a WRITE with immediate goes to memory of the peer's choice: its receive reports a local
+// access error (IBTA 11.6.2). What follows is flushed.
+func TestFailedWriteWithImmediateFailsItsReceive(t *testing.T) {
+	for _, n := range []int{8, 1 << 16} {
+		w := newTestFabric(t)
+		a, b := pair(w, 1024)
+		g, rkey, vanish := b.vanishingRegion(1 << 16)
+		b.recv(1, b.sge(0, 8))
+		b.recv(2, b.sge(0, 8))
+		vanish()
+		a.post(transport.SendWR{ID: 3, Opcode: ib.WRRDMAWriteWithImm, RemoteAddr: g.Addr, RKey: rkey, SGEs: a.sge(0, n)})
+		w.run(1e9)
+		if got, want := outcome(b.cq.PollAll()), "1 local access error, 2 work request flushed"; got != want {
+			t.Errorf("%d bytes: receiver: %s, want %s", n, got, want)
+		}
+		if got, want := outcome(a.cq.PollAll()), "3 remote operation error"; got != want {
+			t.Errorf("%d bytes: sender: %s, want %s", n, got, want)
+		}
+		if c := b.Device.Counters(); c.RespCQEError != 1 || c.RespCQEFlush != 1 {
+			t.Errorf("%d bytes: counted %d errors, %d flushed", n, c.RespCQEError, c.RespCQEFlush)
+		}
+	}
+}
+
 func TestFailedRDMAWriteIsNAKed(t *testing.T) {
 	w := newTestFabric(t)
 	a, b := pair(w, 1024)

@@ -303,6 +303,70 @@ func TestQueuePairIsResetWhileItsMemoryWaits(t *testing.T) {
 	}
 }
 
+// A receive that a queue pair took from an SRQ does not complete either: the program has removed the
+// queue pair's completions, and if the copy failed there would be no data.
+func TestReceiveOfAnSRQIsForgottenWithItsQueuePair(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  func(*queue) error
+	}{
+		{"reset", func(q *queue) error { return q.SetState(ib.QPSReset) }},
+		{"destroy", func(q *queue) error { return q.Destroy() }},
+	} {
+		for _, fails := range []bool{false, true} {
+			w := newTestFabric(t)
+			x, far := w.client(w.nic(1)).qp(smallCaps), w.client(w.nic(2))
+			srq, err := far.CreateSRQ(nic.SRQInit{PD: far.pd, MaxWR: 4, MaxSGE: 1})
+			check(t, err)
+			y := far.create(nic.QPInit{Type: ib.QPTypeRC, PD: far.pd, SendCQ: far.cq.CQ, RecvCQ: far.cq.CQ, SRQ: srq.SRQ, Caps: smallCaps})
+			x.connect(1024, y)
+			y.connect(1024, x)
+			y.useCopiedMemory()
+			srq.PostRecv(1, y.sge(0, 100))
+			b := w.block(y)
+			x.post(transport.SendWR{ID: 2, Opcode: ib.WRSend, SGEs: x.sge(0, 100)})
+			w.run(1e6)
+			check(t, c.end(y))
+			if fails {
+				check(t, far.Context.DeregMR(y.mr))
+			}
+			b.one().Return()
+			w.run(1e6)
+			if l := far.cq.PollAll(); len(l) != 0 {
+				t.Errorf("%s, copy fails %v: completions %+v", c.name, fails, l)
+			}
+		}
+	}
+}
+
+// The program of an SRQ of XRC does not know that a target queue pair of another one ends: it gets
+// its receive back.
+func TestReceiveOfXRCIsFlushedWithItsTarget(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		w := newTestFabric(t)
+		a, d := w.client(w.nic(1)), w.nic(2)
+		b, c := w.client(d), w.client(d)
+		ini, target := xpair(a, b, b.domain())
+		s := c.xsrq(c.domain())
+		c.useCopiedMemory()
+		block := &blocked{testFabric: w}
+		w.engine.BlockMemory(c.Context, func(one nic.Batch) { block.batches = append(block.batches, one) })
+		s.recv(9, s.sge(0, 100))
+		ini.post(transport.SendWR{ID: 1, Opcode: ib.WRSend, RemoteSRQ: s.Number(), SGEs: a.sge(0, 100)})
+		w.run(1e6)
+		check(t, b.Context.DestroyQP(target))
+		if fails {
+			check(t, c.Context.DeregMR(c.mr))
+		}
+		block.one().Return()
+		w.run(1e6)
+		s.want(9, ib.WCWRFlushErr, ib.WCRecv)
+		if n := d.Counters().RespCQEFlush; n != 1 {
+			t.Errorf("counted %d flushed receives", n)
+		}
+	}
+}
+
 func TestMemoryThatWaitsTooLongEndsItsContext(t *testing.T) {
 	w := newTestFabric(t)
 	x, y := pair(w, 1024)
