@@ -184,7 +184,7 @@ func (q *QP) info(o Owner) QPInfo {
 		i.RecvPosted = int(min(q.recv.ring.loadProducer()-q.recv.ring.consumerIndex, q.recv.ring.size()))
 	}
 	if p := q.path; p != nil {
-		i.Src, i.Dst, i.SrcPort, i.VLAN = p.Src, p.Dst, p.SrcPort, p.VLAN
+		i.PathInfo, i.SrcPort = PathInfo{p.Src, p.Dst, p.VLAN}, p.SrcPort
 	}
 	return i
 }
@@ -225,7 +225,7 @@ func (s *SRQ) info(o Owner) SRQInfo {
 
 func (a *AH) info(o Owner, context uint64) AHInfo {
 	p := a.path
-	return AHInfo{o, a.id, a.pd.id, p.Src, p.Dst, p.VLAN, p.TClass, p.HopLimit, p.FlowLabel, context | uint64(a.number)}
+	return AHInfo{o, a.id, a.pd.id, PathInfo{p.Src, p.Dst, p.VLAN}, p.TClass, p.HopLimit, p.FlowLabel, context | uint64(a.number)}
 }
 
 func (g *group) info(gid GID) GroupInfo {

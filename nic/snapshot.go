@@ -62,28 +62,33 @@ type ContextInfo struct {
 	DeviceMemory    uint64 `json:"device_memory"` // bytes
 }
 
-// A QPInfo is a queue pair. Src, Dst and SrcPort are those of its path, if it has one.
+// A PathInfo is the addresses of a path.
+type PathInfo struct {
+	Src  netip.Addr `json:"src,omitzero"`
+	Dst  netip.Addr `json:"dst,omitzero"`
+	VLAN uint16     `json:"vlan,omitempty"`
+}
+
+// A QPInfo is a queue pair, with its path if it has one.
 type QPInfo struct {
 	Owner
-	QPN        uint32     `json:"lqpn"`
-	RemoteQPN  uint32     `json:"rqpn"`
-	Type       string     `json:"type"`
-	State      string     `json:"state"`
-	Src        netip.Addr `json:"src,omitzero"`
-	Dst        netip.Addr `json:"dst,omitzero"`
-	SrcPort    uint16     `json:"src_port,omitempty"`
-	VLAN       uint16     `json:"vlan,omitempty"`
-	PathMTU    int        `json:"path_mtu"`
-	PKey       uint16     `json:"pkey"`
-	SQPSN      uint32     `json:"sq_psn"` // next to send
-	RQPSN      uint32     `json:"rq_psn"` // next expected
-	SendPosted int        `json:"send_posted"`
-	RecvPosted int        `json:"recv_posted"`
-	Caps       Caps       `json:"caps"`
-	PD         uint32     `json:"pdn,omitempty"` // ID of the object; an XRC target has none
-	SendCQ     uint32     `json:"send_cqn,omitempty"`
-	RecvCQ     uint32     `json:"recv_cqn,omitempty"`
-	SRQ        uint32     `json:"srqn,omitempty"`
+	QPN       uint32 `json:"lqpn"`
+	RemoteQPN uint32 `json:"rqpn"`
+	Type      string `json:"type"`
+	State     string `json:"state"`
+	PathInfo
+	SrcPort    uint16 `json:"src_port,omitempty"`
+	PathMTU    int    `json:"path_mtu"`
+	PKey       uint16 `json:"pkey"`
+	SQPSN      uint32 `json:"sq_psn"` // next to send
+	RQPSN      uint32 `json:"rq_psn"` // next expected
+	SendPosted int    `json:"send_posted"`
+	RecvPosted int    `json:"recv_posted"`
+	Caps       Caps   `json:"caps"`
+	PD         uint32 `json:"pdn,omitempty"` // ID of the object; an XRC target has none
+	SendCQ     uint32 `json:"send_cqn,omitempty"`
+	RecvCQ     uint32 `json:"recv_cqn,omitempty"`
+	SRQ        uint32 `json:"srqn,omitempty"`
 	transport.QPCounters
 }
 
@@ -162,15 +167,13 @@ type SRQInfo struct {
 // An AHInfo is an address handle.
 type AHInfo struct {
 	Owner
-	ID        uint32     `json:"ahn"`
-	PD        uint32     `json:"pdn"`
-	Src       netip.Addr `json:"src"`
-	Dst       netip.Addr `json:"dst"`
-	VLAN      uint16     `json:"vlan,omitempty"`
-	TClass    uint8      `json:"tclass"`
-	HopLimit  uint8      `json:"hop_limit"`
-	FlowLabel uint32     `json:"flow_label"`
-	order     uint64     // by context and number
+	ID uint32 `json:"ahn"`
+	PD uint32 `json:"pdn"`
+	PathInfo
+	TClass    uint8  `json:"tclass"`
+	HopLimit  uint8  `json:"hop_limit"`
+	FlowLabel uint32 `json:"flow_label"`
+	order     uint64 // by context and number
 }
 
 // A GroupInfo is a multicast group and the queue pairs that are attached to it.

@@ -24,7 +24,7 @@ func roundTripped(t *testing.T) *daemon.Snapshot {
 		PKeys:    []uint16{0xffff, 1},
 		Contexts: []nic.ContextInfo{{Owner: owner, PDs: 1, MRs: 2, MWs: 3, CQs: 4, SRQs: 5, QPs: 6, AHs: 7, XRCDs: 8, RegisteredBytes: 9, RingBytes: 10, DMs: 11, DeviceMemory: 12}},
 		QPs: []nic.QPInfo{{Owner: owner, QPN: 17, RemoteQPN: 18, Type: "RC", State: "RTS", PathMTU: 1024, SQPSN: 5, RQPSN: 6, PD: 1, SendCQ: 2, RecvCQ: 4, QPCounters: transport.QPCounters{Retransmitted: 5, Timeouts: 1},
-			Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), SendPosted: 1, RecvPosted: 2},
+			PathInfo: nic.PathInfo{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2")}, SendPosted: 1, RecvPosted: 2},
 			{Owner: owner, QPN: 19, Type: "RC", State: "RESET", SRQ: 8}},
 		MRs:    []nic.MRInfo{{Owner: owner, ID: 5, PD: 1, IOVA: 0x1000, Length: 4096, Access: "LOCAL_WRITE"}},
 		CQs:    []nic.CQInfo{{Owner: owner, ID: 2, Entries: 256, Waiting: 1, Users: 2, Notified: 3}},
@@ -32,7 +32,7 @@ func roundTripped(t *testing.T) *daemon.Snapshot {
 		MWs:    []nic.MWInfo{{Owner: owner, ID: 6, PD: 1, Type: "1"}, {Owner: owner, ID: 7, PD: 1, Type: "2B", Bound: true, QPN: 17, IOVA: 0x1010, Length: 16, Access: "remote_read"}},
 		DMs:    []nic.DMInfo{{Owner: owner, ID: 9, Length: 100, Users: 1}},
 		SRQs:   []nic.SRQInfo{{Owner: owner, ID: 8, PD: 1, Entries: 64, MaxSGE: 2, Posted: 5, Limit: 8, Users: 1, Number: 3}},
-		AHs:    []nic.AHInfo{{Owner: owner, ID: 10, PD: 1, Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), TClass: 8, HopLimit: 64}},
+		AHs:    []nic.AHInfo{{Owner: owner, ID: 10, PD: 1, PathInfo: nic.PathInfo{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2")}, TClass: 8, HopLimit: 64}},
 		Groups: []nic.GroupInfo{{Addr: netip.MustParseAddr("239.1.2.3"), QPs: []uint32{20, 21}}},
 		Faults: []nic.FaultInfo{{Line: 2, Rule: "drop nth 3", Matched: 9, Acted: 1}},
 	}
