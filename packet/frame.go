@@ -187,7 +187,7 @@ func (f *Frame) ICRC() uint32 {
 // ICRCOK reports whether the ICRC is correct.
 func (f *Frame) ICRCOK() bool {
 	covered := f.Transport[:len(f.Transport)-ICRCLen]
-	return icrcOf(f.IP[:len(f.IP)-len(f.Transport)], covered) == f.ICRC()
+	return ICRCBytes(&f.Addressing, covered) == f.ICRC()
 }
 
 // IPChecksumOK reports whether the IPv4 header checksum is correct. It is true for IPv6, which has

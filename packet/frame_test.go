@@ -96,6 +96,33 @@ func TestICRCCoversAllButMutableFields(t *testing.T) {
 	}
 }
 
+func TestICRCBaseServesPacketsOfOneSuperPacket(t *testing.T) {
+	for name, a := range addressings() {
+		tx := sendOnly("data")
+		base := a.ICRCBase(tx.Len)
+		for _, id := range []uint16{0, 1, 0xff, 0x100, 0x8000, 0xffff} {
+			segment := *a
+			segment.ID = id
+			if !a.Src.Is4() {
+				segment.ID = 0
+			}
+			var f Frame
+			if err := ParseFrame(AppendFrame(nil, &segment, tx), &f); err != nil {
+				t.Fatal(err)
+			}
+			covered := f.Transport[:tx.Len]
+			if got := base.Tx(id, tx); got != f.ICRC() || base.Bytes(id, covered) != got {
+				t.Errorf("%s, Identification %#x: %#x, of the bytes %#x, want %#x", name, id, got, base.Bytes(id, covered), f.ICRC())
+			}
+			for _, guess := range []uint16{segment.ID, 0x1234} {
+				if got, ok := base.RecoverID(guess, f.Transport); !ok || got != segment.ID {
+					t.Errorf("%s, Identification %#x: recovered %#x, %v", name, id, got, ok)
+				}
+			}
+		}
+	}
+}
+
 func TestICRCIgnoresPayloadFragmentation(t *testing.T) {
 	payload := bytes.Repeat([]byte("0123456789abc"), 400)
 	for name, a := range addressings() {

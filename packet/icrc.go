@@ -2,7 +2,7 @@ package packet
 
 import (
 	"encoding/binary"
-	"hash/crc32"
+	"math/bits"
 )
 
 // BTHMaskedByte is the index of the BTH byte that the ICRC does not cover: FECN, BECN and reserved
@@ -14,94 +14,103 @@ const BTHMaskedByte = 4
 // routers may change count as ones: type of service, TTL and header checksum, or traffic class,
 // flow label and hop limit; the UDP checksum; and BTH byte 4. It is sent least significant byte
 // first.
-//
-// The masked headers go through registers, eight bytes at a time, without a copy; hash/crc32
-// handles the rest.
 
-// seed is the CRC of the eight bytes of ones.
-const seed = 0x2144df1c
+// seed is the register after the eight bytes of ones.
+const seed = 0xdebb20e3
 
-// crcTables has, for each position in a group of eight bytes, the contribution of the byte there to
-// the CRC ("slicing by eight"). crcTables[0] is the plain byte table.
-var crcTables = buildCRCTables()
+// An ICRCBase is the part of the ICRC that packets have in common if they have the same addressing,
+// except for the Identification, and the same length: the segments of a super-packet.
+type ICRCBase struct {
+	crc uint32 // register after IP and UDP header, with Identification 0
+	is4 bool
+}
 
-func buildCRCTables() (t [8][256]uint32) {
-	t[0] = *crc32.IEEETable
+// ICRCBase returns the base of packets with n bytes from BTH to pad.
+func (a *Addressing) ICRCBase(n int) ICRCBase {
+	udpLen := uint16(UDPLen + n + ICRCLen)
+	ports := uint64(swap(a.SrcPort)) | uint64(swap(a.dstPort()))<<16
+	tail := uint64(swap(udpLen)) | 0xffff<<16 // UDP checksum
+	le := binary.LittleEndian
+	c := uint32(seed)
+	if !a.Src.Is4() {
+		src, dst := a.Src.As16(), a.Dst.As16()
+		c = update8(c, 0xffffff6f|uint64(swap(udpLen))<<32|protocolUDP<<48|0xff<<56)
+		c = update8(update8(c, le.Uint64(src[:])), le.Uint64(src[8:]))
+		c = update8(update8(c, le.Uint64(dst[:])), le.Uint64(dst[8:]))
+		return ICRCBase{crc: update8(c, ports|tail<<32)}
+	}
+	src, dst := a.Src.As4(), a.Dst.As4()
+	c = update8(c, 0xff45|uint64(swap(IPv4Len+udpLen))<<16|uint64(swap(a.fragmentField()))<<48)
+	c = update8(c, 0xffff00ff|protocolUDP<<8|uint64(le.Uint32(src[:]))<<32)
+	c = update8(c, uint64(le.Uint32(dst[:]))|ports<<32)
+	return ICRCBase{crc: update4(c, uint32(tail)), is4: true}
+}
+
+// swap converts v to network byte order, the first byte lowest.
+func swap(v uint16) uint16 { return bits.ReverseBytes16(v) }
+
+// idTables has, for each byte of the Identification, its contribution to the register behind the
+// UDP header.
+var idTables = buildIDTables()
+
+func buildIDTables() (t [2][256]uint32) {
 	for i := range 256 {
-		c := t[0][i]
-		for k := 1; k < 8; k++ {
-			c = t[0][c&0xff] ^ c>>8
-			t[k][i] = c
+		c := crcTables[0][i]
+		for range afterID - 2 {
+			c = skipByte(&crcTables[0], c)
 		}
+		t[1][i], t[0][i] = c, skipByte(&crcTables[0], c)
 	}
 	return t
 }
 
-// update8 adds eight bytes, lowest first, to the inverted CRC c.
-func update8(c uint32, w uint64) uint32 {
-	w ^= uint64(c)
-	t := &crcTables
-	return t[7][w&0xff] ^ t[6][w>>8&0xff] ^ t[5][w>>16&0xff] ^ t[4][w>>24&0xff] ^
-		t[3][w>>32&0xff] ^ t[2][w>>40&0xff] ^ t[1][w>>48&0xff] ^ t[0][w>>56]
-}
+// afterID is the number of bytes from the Identification to the end of the UDP header.
+const afterID = IPv4Len - 4 + UDPLen
 
-// update4 is update8 for four bytes.
-func update4(c, w uint32) uint32 {
-	w ^= c
-	t := &crcTables
-	return t[3][w&0xff] ^ t[2][w>>8&0xff] ^ t[1][w>>16&0xff] ^ t[0][w>>24]
-}
-
-// icrcPrefix returns the CRC up to the end of the BTH. ip contains the IP and UDP headers.
-func icrcPrefix(ip, bth []byte) uint32 {
-	if len(bth) < BTHLen {
-		return icrcShortPrefix(ip, bth)
+// begin returns the register behind the BTH at the beginning of b, which may be too short for one,
+// and the rest of b.
+func (s ICRCBase) begin(id uint16, b []byte) (c uint32, rest []byte) {
+	c = s.crc
+	if s.is4 {
+		c ^= idTables[0][id>>8] ^ idTables[1][id&0xff]
+	}
+	if len(b) < BTHLen {
+		return icrcOfShort(c, b), nil
 	}
 	le := binary.LittleEndian
-	c := ^uint32(seed)
-	if len(ip) == IPv4Len+UDPLen {
-		c = update8(c, le.Uint64(ip)|0xff00)                                             // type of service
-		c = update8(c, le.Uint64(ip[8:])|0xffff00ff)                                     // TTL, checksum
-		c = update8(c, le.Uint64(ip[16:]))                                               // destination, ports
-		c = update8(c, uint64(le.Uint32(ip[24:])|0xffff0000)|uint64(le.Uint32(bth))<<32) // UDP checksum
-		return ^update8(c, le.Uint64(bth[4:])|0xff)
-	}
-	c = update8(c, le.Uint64(ip)|0xff000000ffffff0f) // traffic class, flow label, hop limit
-	c = update8(c, le.Uint64(ip[8:]))
-	c = update8(c, le.Uint64(ip[16:]))
-	c = update8(c, le.Uint64(ip[24:]))
-	c = update8(c, le.Uint64(ip[32:]))
-	c = update8(c, le.Uint64(ip[40:])|0xffff<<48) // UDP checksum
-	c = update4(c, le.Uint32(bth))
-	return ^update8(c, le.Uint64(bth[4:])|0xff)
+	c = update4(c, le.Uint32(b))
+	return update8(c, le.Uint64(b[BTHMaskedByte:])|0xff), b[BTHLen:]
 }
 
-// icrcShortPrefix is icrcPrefix for a packet that ends inside its BTH. No NIC sends one, but a test
-// may.
-func icrcShortPrefix(ip, bth []byte) uint32 {
-	var b [IPv6Len + UDPLen + BTHLen]byte
-	n := copy(b[:], ip)
-	if n == IPv4Len+UDPLen {
-		b[1], b[8], b[10], b[11] = 0xff, 0xff, 0xff, 0xff
-	} else {
-		b[0] |= 0xf
-		b[1], b[2], b[3], b[7] = 0xff, 0xff, 0xff, 0xff
+// icrcOfShort adds a packet that ends inside its BTH. No NIC sends one, but a test may.
+func icrcOfShort(c uint32, b []byte) uint32 {
+	for i, x := range b {
+		if i == BTHMaskedByte {
+			x = 0xff
+		}
+		c = update1(c, x)
 	}
-	b[n-2], b[n-1] = 0xff, 0xff // UDP checksum
-	end := n + copy(b[n:], bth)
-	if masked := n + BTHMaskedByte; masked < end {
-		b[masked] = 0xff
-	}
-	return crc32.Update(seed, crc32.IEEETable, b[:end])
+	return c
 }
 
-// afterBTH returns the bytes after the BTH.
-func afterBTH(b []byte) []byte { return b[min(BTHLen, len(b)):] }
+// Bytes returns the ICRC of the packet whose bytes from BTH to pad are b. IPv6 has no id.
+func (s ICRCBase) Bytes(id uint16, b []byte) uint32 {
+	c, rest := s.begin(id, b)
+	return ^update(c, rest)
+}
 
-// icrcOf returns the ICRC of a packet: ip contains the IP and UDP headers, transport the bytes from
-// BTH to pad.
-func icrcOf(ip, transport []byte) uint32 {
-	return crc32.Update(icrcPrefix(ip, transport), crc32.IEEETable, afterBTH(transport))
+// Tx returns the ICRC of t. IPv6 has no id.
+func (s ICRCBase) Tx(id uint16, t *Tx) uint32 {
+	return s.gather(id, t.Head[:t.HeadLen], t.Payload, int(t.Pad))
+}
+
+func (s ICRCBase) gather(id uint16, head []byte, payload [][]byte, pad int) uint32 {
+	c, rest := s.begin(id, head)
+	c = updateShort(c, rest)
+	for _, p := range payload {
+		c = update(c, p)
+	}
+	return ^updateShort(c, padding[:pad])
 }
 
 // padding is the source of the Tx.Pad bytes.
@@ -115,26 +124,11 @@ func ICRC(a *Addressing, head []byte, payload [][]byte, pad int) uint32 {
 	for _, p := range payload {
 		n += len(p)
 	}
-	return icrcGather(a, n, head, payload, pad)
+	return a.ICRCBase(n).gather(a.ID, head, payload, pad)
 }
 
 // ICRCTx returns the ICRC of t sent with addressing a.
-func ICRCTx(a *Addressing, t *Tx) uint32 {
-	return icrcGather(a, t.Len, t.Head[:t.HeadLen], t.Payload, int(t.Pad))
-}
+func ICRCTx(a *Addressing, t *Tx) uint32 { return a.ICRCBase(t.Len).Tx(a.ID, t) }
 
 // ICRCBytes returns the ICRC of a packet with addressing a; b contains the bytes from BTH to pad.
-func ICRCBytes(a *Addressing, b []byte) uint32 {
-	return icrcGather(a, len(b), b, nil, 0)
-}
-
-func icrcGather(a *Addressing, n int, head []byte, payload [][]byte, pad int) uint32 {
-	var ip [IPv6Len + UDPLen]byte
-	l := a.PutIP(ip[:], n+ICRCLen)
-	c := icrcPrefix(ip[:l], head)
-	c = crc32.Update(c, crc32.IEEETable, afterBTH(head))
-	for _, p := range payload {
-		c = crc32.Update(c, crc32.IEEETable, p)
-	}
-	return crc32.Update(c, crc32.IEEETable, padding[:pad])
-}
+func ICRCBytes(a *Addressing, b []byte) uint32 { return a.ICRCBase(len(b)).Bytes(a.ID, b) }

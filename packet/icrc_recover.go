@@ -8,48 +8,38 @@ import "encoding/binary"
 // follow them. Shifting the difference back over those bytes yields the unknown bits, if the packet
 // is intact. A corrupt packet yields 32 random bits instead and passes only if 15 of them are zero;
 // with a known Identification it would have to match all 32.
-//
-// In CRC arithmetic, appending a zero byte multiplies by x^8 modulo the CRC polynomial, and
-// removing it multiplies by x^-8.
 
 // hiddenBits are the unknown bits in the four bytes of Identification, flags and fragment offset,
 // first byte lowest: all of the Identification, and DF.
 const hiddenBits = 0x0040ffff
 
-// afterID is the number of bytes from the Identification to the end of the UDP header.
-const afterID = IPv4Len - 4 + UDPLen
-
-const (
-	crcPolynomial = 0xedb88320 // bit-reversed: the highest bit is x^0
-	crcOne        = 1 << 31    // the constant polynomial 1
-)
-
 // RecoverID checks the ICRC of a packet whose IPv4 Identification is unknown, and returns that
-// Identification. transport contains the bytes from BTH to ICRC; of a, it uses addresses and ports.
-// It returns false if no Identification yields the ICRC. For IPv6, which has no Identification, the
-// check is exact and the result 0.
+// Identification. transport contains the bytes from BTH to ICRC; of a, it uses addresses and ports,
+// and the Identification as a guess, which makes no difference except that a right one is found
+// sooner. It returns false if no Identification yields the ICRC. For IPv6, which has no
+// Identification, the check is exact and the result 0.
 func RecoverID(a *Addressing, transport []byte) (id uint16, ok bool) {
 	n := len(transport) - ICRCLen
 	if n < BTHLen {
 		return 0, false
 	}
 	known := Addressing{Src: a.Src, Dst: a.Dst, SrcPort: a.SrcPort, DstPort: a.DstPort}
-	diff := ICRCBytes(&known, transport[:n]) ^ binary.LittleEndian.Uint32(transport[n:])
-	if diff == 0 || !a.Src.Is4() {
-		return 0, diff == 0
-	}
-	hidden := crcMultiply(diff, crcUndo(afterID+n))
-	return uint16(hidden)<<8 | uint16(hidden)>>8, hidden&^hiddenBits == 0
+	return known.ICRCBase(n).RecoverID(a.ID, transport)
 }
 
-// crcMultiply returns the product of two polynomials modulo the CRC polynomial.
-func crcMultiply(a, b uint32) (product uint32) {
-	for range 32 {
-		product ^= b & -(a >> 31)
-		a <<= 1
-		b = b>>1 ^ crcPolynomial&-(b&1)
+// RecoverID is the function RecoverID for the packets of an ICRCBase. transport must have room for
+// BTH and ICRC.
+func (s ICRCBase) RecoverID(guess uint16, transport []byte) (id uint16, ok bool) {
+	n := len(transport) - ICRCLen
+	if !s.is4 {
+		guess = 0
 	}
-	return product
+	diff := s.Bytes(guess, transport[:n]) ^ binary.LittleEndian.Uint32(transport[n:])
+	if diff == 0 || !s.is4 {
+		return guess, diff == 0
+	}
+	hidden := crcMultiply(diff, crcUndo(afterID+n))
+	return guess ^ swap(uint16(hidden)), hidden&^hiddenBits == 0
 }
 
 // undoWords[n] is x^-32n, which removes n groups of four zero bytes, for all RoCEv2 packets up to

@@ -108,8 +108,8 @@ func udpChecksumOK(f *packet.Frame) bool {
 // delivers into packets. It depends on the bytes of the message alone.
 type packetDecoder struct {
 	segments
-	frame packet.Frame
-	base  uint16 // Identification of the first packet
+	frame   packet.Frame
+	firstID uint16 // Identification of the first packet
 }
 
 // load implements rxDecoder. A message is a virtio-net header and a frame; its control message
@@ -141,7 +141,8 @@ func (d *packetDecoder) load(m rxMessage) (Drop, bool) {
 	case f.UDPChecksum != 0 && v.flags&(virtioNeedsChecksum|virtioDataValid) == 0 && !udpChecksumOK(f):
 		return DropUDPChecksum, false
 	}
-	d.rest, d.i, d.base = f.Transport, 0, f.ID
+	d.begin(f.Transport)
+	d.firstID = f.ID
 	d.setTag(m.control)
 	return 0, true
 }
@@ -155,14 +156,15 @@ func (d *packetDecoder) next(f *RxFrame) bool {
 	n := len(b) - packet.ICRCLen
 	icrc := binary.LittleEndian.Uint32(b[n:])
 	a := &d.frame.Addressing
+	base := d.icrcBase(a, n)
 	if a.Src.Is4() {
-		a.ID = d.base + uint16(i)
+		a.ID = d.firstID + uint16(i)
 	}
-	good := packet.ICRCBytes(a, b[:n]) == icrc
+	good := base.Bytes(a.ID, b[:n]) == icrc
 	if !good && i > 0 && a.Src.Is4() {
 		// The kernel's receive offload may also join packets that have the same Identification.
-		a.ID = d.base
-		good = packet.ICRCBytes(a, b[:n]) == icrc
+		a.ID = d.firstID
+		good = base.Bytes(a.ID, b[:n]) == icrc
 	}
 	*f = RxFrame{
 		Head: b[:n:n], Src: a.Src, Dst: a.Dst, SrcPort: a.SrcPort, TClass: a.TClass,

@@ -142,6 +142,21 @@ type segments struct {
 	size  int    // of each packet but the last
 	i     int    // number of the next packet, from 0
 	short int    // packets that were too short for BTH and ICRC
+
+	icrc    packet.ICRCBase // of the packets of icrcLen bytes from BTH to pad
+	icrcLen int
+}
+
+// begin starts with the bytes of another super-packet.
+func (s *segments) begin(b []byte) { s.rest, s.i, s.icrcLen = b, 0, 0 }
+
+// icrcBase returns the base of the packets of n bytes from BTH to pad. a is the addressing of the
+// super-packet.
+func (s *segments) icrcBase(a *packet.Addressing, n int) packet.ICRCBase {
+	if n != s.icrcLen {
+		s.icrc, s.icrcLen = a.ICRCBase(n), n
+	}
+	return s.icrc
 }
 
 // cut returns the next packet, from BTH to ICRC, and its number; nil at the end.

@@ -48,6 +48,9 @@ type txBatch struct {
 	end    int    // bytes of copied in use
 	start  int    // where in copied the current piece begins
 	first  int    // first piece of the current message
+
+	icrc    packet.ICRCBase // of the current message's packets of icrcLen bytes
+	icrcLen int
 }
 
 // txCopyRoom is the room for copied bytes in a txBatch.
@@ -164,7 +167,7 @@ func (b *txBatch) fits(run []TxFrame) bool {
 
 // beginMessage starts a message and returns the room for its header.
 func (b *txBatch) beginMessage(headerLen int) []byte {
-	b.first, b.start = b.used, b.end
+	b.first, b.start, b.icrcLen = b.used, b.end, 0
 	return b.bytes(headerLen)
 }
 
@@ -197,11 +200,14 @@ func (b *txBatch) addSegment(f *TxFrame, a *packet.Addressing) {
 	if !a.Src.Is4() {
 		f.ID = 0
 	}
+	if f.Len != b.icrcLen {
+		b.icrc, b.icrcLen = a.ICRCBase(f.Len), f.Len
+	}
 	if f.Flip != 0 || f.Len <= copyLen {
-		b.addCopy(f, a)
+		b.addCopy(f)
 		return
 	}
-	f.ICRC = packet.ICRCTx(a, &f.Tx)
+	f.ICRC = b.icrc.Tx(f.ID, &f.Tx)
 	copy(b.bytes(int(f.HeadLen)), f.Head[:f.HeadLen])
 	b.endPiece()
 	for _, p := range f.Payload {
@@ -214,14 +220,14 @@ func (b *txBatch) addSegment(f *TxFrame, a *packet.Addressing) {
 
 // addCopy is addSegment for a packet whose payload is copied because it is short, or because one of
 // its bits is to be inverted.
-func (b *txBatch) addCopy(f *TxFrame, a *packet.Addressing) {
+func (b *txBatch) addCopy(f *TxFrame) {
 	s := b.bytes(f.Len + packet.ICRCLen)
 	n := copy(s, f.Head[:f.HeadLen])
 	for _, p := range f.Payload {
 		n += copy(s[n:], p)
 	}
 	clear(s[n:f.Len])
-	f.ICRC = packet.ICRCBytes(a, s[:f.Len])
+	f.ICRC = b.icrc.Bytes(f.ID, s[:f.Len])
 	putICRC(s[f.Len:], f.ICRC)
 	if bit := int(f.Flip) - 1; bit >= 0 && bit < 8*len(s) {
 		s[bit/8] ^= 0x80 >> (bit % 8)

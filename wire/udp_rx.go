@@ -14,8 +14,9 @@ import (
 // delivers into packets.
 type udpDecoder struct {
 	segments
-	is4 bool
-	a   packet.Addressing
+	is4     bool
+	a       packet.Addressing
+	firstID uint16 // Identification of the first packet
 }
 
 // load implements rxDecoder.
@@ -38,20 +39,24 @@ func (d *udpDecoder) load(m rxMessage) (Drop, bool) {
 	if len(b) < packet.BTHLen+packet.ICRCLen {
 		return DropUDPLength, false
 	}
-	d.rest, d.i = b, 0
+	d.begin(b)
+	d.firstID = 0
 	return 0, true
 }
 
 // next implements rxDecoder. The socket hides the IPv4 Identification, which the ICRC covers:
 // packet.RecoverID finds it.
 func (d *udpDecoder) next(f *RxFrame) bool {
-	b, _ := d.cut()
+	b, i := d.cut()
 	if b == nil {
 		return false
 	}
 	n := len(b) - packet.ICRCLen
-	id, good := packet.RecoverID(&d.a, b)
 	a := &d.a
+	id, good := d.icrcBase(a, n).RecoverID(d.firstID+uint16(i), b)
+	if i == 0 {
+		d.firstID = id
+	}
 	*f = RxFrame{
 		Head: b[:n:n], Src: a.Src, Dst: a.Dst, SrcPort: a.SrcPort, TClass: a.TClass,
 		HopLimit: a.HopLimit, FlowLabel: a.FlowLabel, ID: id,
