@@ -1,6 +1,7 @@
 package mrtable
 
-// An arena is a ring buffer. Bytes are taken at head and released at tail two epochs later.
+// An arena is a ring buffer. Bytes are taken at head and released at tail two epochs later, or all
+// together.
 // Positions only grow; the byte at position x is buf[x % len(buf)].
 type arena struct {
 	buf  []byte
@@ -41,7 +42,17 @@ func (a *arena) epoch() {
 	if a.tail != a.head {
 		return
 	}
-	// Nothing is in use: start over, where the cache is warm.
+	a.rewind()
+}
+
+// release releases everything.
+func (a *arena) release() {
+	a.tail, a.mark = a.head, a.head
+	a.rewind()
+}
+
+// rewind starts over, where the cache is warm. Nothing may be in use.
+func (a *arena) rewind() {
 	if size := uint64(len(a.buf)); size > 0 && a.head%size != 0 {
 		a.head += size - a.head%size
 		a.tail, a.mark = a.head, a.head

@@ -75,16 +75,21 @@ type Read struct {
 	p      []byte
 	err    error
 	done   bool
+
+	released *uint64 // the IO's count of ReleaseReads, and its value when p was taken from the arena;
+	count    uint64  // released is nil if p is memory of the read's own
 }
 
 // Done reports whether the read was carried out.
 func (r *Read) Done() bool { return r.done }
 
-// Of reports whether r has read region at addr.
-func (r *Read) Of(region *Region, addr uint64) bool { return r.region == region && r.addr == addr }
+// Of reports whether r has read region at addr, and what it has read was not released.
+func (r *Read) Of(region *Region, addr uint64) bool {
+	return r.region == region && r.addr == addr && (r.released == nil || *r.released == r.count)
+}
 
-// Bytes returns what was read, valid until the second IO.Epoch, and ErrFault, ErrGone or
-// ErrPermission for an access that failed. The read must be Done.
+// Bytes returns what was read, valid until the second IO.Epoch or IO.ReleaseReads, and ErrFault,
+// ErrGone or ErrPermission for an access that failed. The read must be Done.
 func (r *Read) Bytes() ([]byte, error) { return r.p, r.err }
 
 type readFailure struct {

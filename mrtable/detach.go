@@ -15,6 +15,9 @@ import (
 // is replaced. The caller must give up the buffers of received packets.
 func (io *IO) Detach(b *Batch) {
 	io.arena = newArena(len(io.arena.buf))
+	for _, r := range b.reads {
+		r.released = nil
+	}
 	io.pinOwn(b)
 	io.pinSources(b)
 }
@@ -33,7 +36,7 @@ func (io *IO) Copy(b *Batch) {
 		if o.read == nil {
 			copy(p, o.p)
 		} else {
-			o.read.p = p
+			o.read.p, o.read.released = p, nil
 		}
 		o.p = p
 	}

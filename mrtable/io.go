@@ -10,9 +10,10 @@ import (
 // use. Only Flush makes system calls, for memory that must be copied. An IO takes no lock, and does
 // not allocate in steady state.
 type IO struct {
-	arena  arena
-	epoch  uint64
-	tables []*Table // tables whose deregistered memory this IO releases
+	arena    arena
+	released uint64 // how often ReleaseReads was called
+	epoch    uint64
+	tables   []*Table // tables whose deregistered memory this IO releases
 
 	// Runner, if not nil, is called by Flush to run a batch. It returns false if the batch goes on
 	// without the IO, after Copy or Detach. Until Settle, operations that would be queued for the
@@ -81,7 +82,7 @@ func (io *IO) Read(r *Region, addr uint64, n int) ([]byte, error) {
 
 // QueueRead queues a read of n bytes, at least one, of a region whose memory can only be copied,
 // after all operations that were queued for its client before. Errors are those of Read, ErrArena
-// if there is no room until the next Epoch, ErrReadSize if there never is, and ErrWait.
+// if there is no room until the next Epoch or ReleaseReads, ErrReadSize if there never is, and ErrWait.
 func (io *IO) QueueRead(rd *Read, r *Region, addr uint64, n int) error {
 	if err := io.check(r, addr, n, 0); err != nil {
 		return err
@@ -94,7 +95,7 @@ func (io *IO) QueueRead(rd *Read, r *Region, addr uint64, n int) error {
 	if err != nil {
 		return err
 	}
-	*rd = Read{region: r, addr: addr, p: p}
+	*rd = Read{region: r, addr: addr, p: p, released: &io.released, count: io.released}
 	b := io.queue(c)
 	b.reads = append(b.reads, rd)
 	b.ops = append(b.ops, op{kind: opRead, region: r, addr: r.process.base + r.offset(addr), p: p, read: rd})
@@ -221,6 +222,14 @@ func (io *IO) Epoch() {
 		t.io = nil
 		return true
 	})
+}
+
+// ReleaseReads ends the use of what was read so far, without waiting for the second Epoch: nothing
+// refers to it any more. The next reads use the same memory, which is in the processor's cache. What
+// batches in progress read stays valid.
+func (io *IO) ReleaseReads() {
+	io.released++
+	io.arena.release()
 }
 
 // release closes the memory of a region, unless a detached batch still uses it.

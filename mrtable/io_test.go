@@ -394,6 +394,16 @@ func TestArenaHoldsReadsForTwoEpochs(t *testing.T) {
 	if _, err := g.read(r, 0, 256); err != nil {
 		t.Errorf("all of it: %v", err)
 	}
+	if !g.rd.Of(r, 0) {
+		t.Error("what was read does not count as read")
+	}
+	g.io.ReleaseReads()
+	if g.rd.Of(r, 0) {
+		t.Error("what was released counts as read")
+	}
+	if _, err := g.read(r, 0, 256); err != nil {
+		t.Errorf("all of it again: %v", err)
+	}
 	g.io = NewIO(0)
 	mem, _ = p.Memory(uint64(address(b)), 256, allRights)
 	g.table, g.pd = newTestTable(), nil

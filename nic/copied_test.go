@@ -7,6 +7,8 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/mrtable"
+	"softroce/transport"
+	"softroce/wire"
 )
 
 // useCopiedMemory registers c's memory like that of another process, which the kernel copies.
@@ -26,3 +28,35 @@ func BenchmarkCopiedWrite64KiB(b *testing.B) { benchmarkCopied(b, ib.WRRDMAWrite
 func BenchmarkCopiedWrite64B(b *testing.B)   { benchmarkCopied(b, ib.WRRDMAWrite, 64, 64) }
 func BenchmarkCopiedRead1MiB(b *testing.B)   { benchmarkCopied(b, ib.WRRDMARead, 1<<20, 4) }
 func BenchmarkCopiedRead64B(b *testing.B)    { benchmarkCopied(b, ib.WRRDMARead, 64, 16) }
+
+// A payloadRecorder is a link that copies payload, to nowhere, and records where the first of each
+// Send was.
+type payloadRecorder struct {
+	wire.Link
+	at []*byte
+}
+
+func (l *payloadRecorder) Send(_ int64, batch []wire.TxFrame) (int, error) {
+	if p := batch[0].Payload; len(p) > 0 {
+		l.at = append(l.at, &p[0][0])
+	}
+	return len(batch), nil
+}
+
+// What is read for a link that copies is not needed after the step, and the memory that the next
+// step reads to is in the processor's cache.
+func TestEachStepReadsToTheSameMemory(t *testing.T) {
+	w := newTestFabric(t)
+	l := &payloadRecorder{}
+	a := w.client(w.nic(1, func(inner wire.Link) wire.Link { l.Link = inner; return l })).qp(smallCaps)
+	b := w.client(w.nic(2)).qp(smallCaps)
+	a.connect(4096, b)
+	a.useCopiedMemory()
+	for range 3 {
+		a.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 64<<10)})
+		w.steps(1)
+	}
+	if len(l.at) != 3 || l.at[0] != l.at[1] || l.at[1] != l.at[2] {
+		t.Errorf("the steps read to %v", l.at)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/transport"
+	"softroce/wire"
 )
 
 // EngineConfig configures an engine.
@@ -236,10 +237,15 @@ func (e *Engine) emit() (busy bool) {
 	for e.flush(); e.resume(); {
 		e.flush()
 	}
+	referred := false
 	for _, d := range e.devices {
 		if d.send() {
 			busy = true
 		}
+		referred = referred || wire.HoldsReferences(d.link)
+	}
+	if !referred {
+		e.io.ReleaseReads() // frames that wait for a link are copies
 	}
 	e.publish(true)
 	return busy
