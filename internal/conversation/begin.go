@@ -1,6 +1,7 @@
 package conversation
 
 import (
+	"iter"
 	"slices"
 
 	"softroce/capture"
@@ -146,4 +147,77 @@ func (s *Stream) acceptedBy(r, asked *Transmission) (end int64, index int) {
 		return s.FirstSeq, 0
 	}
 	return s.Messages[k-1].End(), asked.Index
+}
+
+// maxPast bounds the messages from before the capture that a requester may repeat in it.
+const maxPast = 1 << 10
+
+// Later returns readings of a stream that begins inside a retransmission: its first 1, 2, 4, …
+// messages, or all, were accepted before the capture, which shows neither when nor how. There are
+// none if the capture has the beginning of the queue pair, or no sign of such a retransmission.
+func (s *Stream) Later() iter.Seq[*Stream] {
+	return func(yield func(*Stream) bool) {
+		all := min(len(s.Messages), maxPast)
+		if all == 0 || s.FirstMSN == 0 && len(s.unrequested) == 0 && !s.resumesRead() || !s.repeatsPast() && !s.resumesRead() {
+			return
+		}
+		for n := 1; ; n = min(2*n, all) {
+			t := *s
+			t.FirstSeq = s.Messages[n-1].End()
+			t.begin()
+			if !yield(&t) || n == all {
+				return
+			}
+		}
+	}
+}
+
+// repeatsPast reports whether requests from FirstSeq on were certainly sent before the capture: the
+// responder replies to one that the capture does not have by then, or one of the queue pairs goes
+// back below FirstSeq, or to it from the first request of the capture.
+func (s *Stream) repeatsPast() bool {
+	if s.Requests[0].Seq > s.FirstSeq {
+		return true
+	}
+	sent := map[int64]bool{}
+	first := func(psn int64) int64 {
+		if m := s.MessageAt(psn); m != nil && m.Kind.HasOwnResponse() {
+			return m.First
+		}
+		return psn
+	}
+	req, asked, replied := s.Requests, false, false
+	for _, r := range slices.Concat(s.unrequested, s.RepliesSent) {
+		for len(req) > 0 && req[0].Index < r.SentBefore {
+			isPast := req[0].Seq < s.FirstSeq
+			if isPast && asked {
+				return true
+			}
+			asked = !isPast
+			sent[first(req[0].Seq)] = true
+			req = req[1:]
+		}
+		psn := Unwrap(r.BTH.PSN, s.FirstSeq)
+		if r.Info.Kind == packet.KindAck && !r.AETH.Syndrome.IsACK() {
+			psn--
+		}
+		isPast := psn < s.FirstSeq
+		if isPast && replied || !isPast && !sent[first(psn)] {
+			return true
+		}
+		replied = !isPast
+	}
+	return false
+}
+
+// resumesRead reports whether the stream begins with a READ that was retransmitted from its middle:
+// more than one response to it continues an earlier one, as the Linux driver's do.
+func (s *Stream) resumesRead() bool {
+	n := 0
+	for _, r := range s.RepliesSent {
+		if r.Seq == s.FirstSeq && r.Info.Kind == packet.KindReadResponse && !r.Info.Position.StartsMessage() {
+			n++
+		}
+	}
+	return n > 1
 }

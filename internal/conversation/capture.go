@@ -132,6 +132,9 @@ func (c *Capture) Streams(d *Direction) (streams []*Stream, unrequested []*Trans
 	for i, r := range d.runs {
 		s := newStream(r.requests, replies[i], c)
 		s.LastIndex = d.Peer.lastIndex()
+		if i == 0 {
+			s.unrequested = slices.DeleteFunc(slices.Clone(unrequested), func(t *Transmission) bool { return !r.near(t.BTH.PSN) })
+		}
 		s.Refused = d.refuses() || d.Peer != nil && d.Peer.refuses()
 		streams = append(streams, s)
 	}

@@ -80,7 +80,7 @@ func (s *Stream) ByMSN() *Stream {
 		return out
 	}
 	n := newStream(renew(s.Requests), renew(s.Replies), &Capture{Packets: s.packets, activity: s.activity})
-	n.LastIndex, n.Refused = s.LastIndex, s.Refused
+	n.LastIndex, n.Refused, n.unrequested = s.LastIndex, s.Refused, s.unrequested
 	n.byMSN()
 	return n
 }

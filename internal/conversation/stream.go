@@ -51,6 +51,8 @@ type Stream struct {
 	Refused     bool // one of the queue pairs sent a NAK that ends the connection
 	LastIndex   int  // index of the last packet that the responder's queue pair sent, requests included; -1: none
 
+	unrequested []*Transmission // replies before the first request
+
 	packets  capture.Packets // the whole capture
 	activity activity
 }

@@ -44,6 +44,9 @@ func keyOf(psn int64, k packet.Kind, s packet.Syndrome) replyKey {
 
 // compare compares each captured reply with softroce's.
 func (r *responderModel) compare(strict bool) {
+	for _, e := range r.s.Requests {
+		r.sentUpTo = max(r.sentUpTo, e.End())
+	}
 	ours := map[replyKey][]*output{}
 	for _, o := range r.outputs {
 		k := keyOf(o.psn, o.Opcode.Info().Kind, o.AETH.Syndrome)
@@ -317,7 +320,7 @@ func (r *responderModel) missing(o *output, strict bool) {
 			o.Opcode, psnText(o.psn), b.No)})
 		return
 	}
-	if n := len(r.s.RepliesSent); n == 0 || r.s.RepliesSent[n-1].Seq <= o.psn || r.s.RepliesSent[n-1].SentBefore < o.at {
+	if !r.doesWithout(o) {
 		r.note(o.cause, "the %v to it with PSN %s is missing; the capture ends before anything shows why", o.Opcode, psnText(o.psn))
 		return
 	}
@@ -330,6 +333,40 @@ func (r *responderModel) missing(o *output, strict bool) {
 		what = o.AETH.Syndrome.String()
 	}
 	r.v.differ(o.cause, "reply", "none", what+" for PSN "+psnText(o.psn))
+}
+
+// provingExchanges is how many times the requester has to send something new, after a reply that
+// passes over a missing one, until it certainly does without it.
+const provingExchanges = 2
+
+// doesWithout reports whether the requester does without softroce's reply o, which the capture
+// lacks: replies pass over it until all is answered, or the requester sends new requests after
+// them, and goes back no more. A reply that was lost before the point of capture is requested
+// again, but not at once.
+func (r *responderModel) doesWithout(o *output) bool {
+	rs, req := r.s.RepliesSent, r.s.Requests
+	n := len(rs)
+	if n == 0 || rs[n-1].Seq <= o.psn || rs[n-1].SentBefore < o.at {
+		return false
+	}
+	if rs[n-1].Seq >= r.sentUpTo-1 {
+		return true
+	}
+	k := sort.Search(len(rs), func(i int) bool { return rs[i].SentBefore >= o.at })
+	i := sort.Search(len(req), func(i int) bool { return req[i].Index > o.at })
+	exchanges, passed := 0, false
+	for _, e := range req[i:min(len(req), i+alignReach)] {
+		for ; k < len(rs) && rs[k].SentBefore < e.Index; k++ {
+			passed = passed || rs[k].Seq > o.psn
+		}
+		switch {
+		case e.Seq <= o.psn:
+			exchanges, passed = 0, false
+		case passed && !r.s.repeated(e):
+			exchanges, passed = exchanges+1, false
+		}
+	}
+	return exchanges >= provingExchanges
 }
 
 // givenBefore returns a response to an earlier transmission of the request of softroce's response

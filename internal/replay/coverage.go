@@ -37,6 +37,8 @@ func (r *Report) Incomplete() []string {
 	switch {
 	case r.RoCE == 0:
 		why = append(why, "nothing was compared: there is no RoCEv2 packet")
+	case r.Compared == 0 && len(r.Connections) > 0:
+		why = append(why, "nothing was compared: all that the capture has may repeat or answer what was sent before it")
 	case r.Compared == 0:
 		why = append(why, "nothing was compared: there is no RC connection with a request")
 	}

@@ -3,6 +3,7 @@ package replay
 import (
 	"errors"
 	"fmt"
+	"iter"
 
 	"softroce/capture"
 	"softroce/internal/conversation"
@@ -146,24 +147,35 @@ func directions(d *conversation.Direction) []*conversation.Direction {
 	return []*conversation.Direction{d, d.Peer}
 }
 
-// replay fills in the verdicts on a stream. Where the order of the replies is not certain and their
-// order in the capture leaves differences, that of their MSNs counts if it leaves none.
+// replay fills in the verdicts on a stream. Where the order of the replies is not certain, or the
+// capture begins inside a retransmission, another reading counts if it leaves no differences.
 func (s *stream) replay(o Options) error {
-	if err := s.replayReading(o); err != nil || s.unexplained() == 0 {
+	if err := s.replayReading(o); err != nil {
 		return err
 	}
-	other := s.ByMSN()
-	if other == nil {
-		return nil
-	}
-	t := newStream(other, s.direction)
-	if err := t.replayReading(o); err != nil {
-		return err
-	}
-	if t.unexplained() == 0 {
-		*s.report = *t.report
+	for other := range s.otherReadings() {
+		if s.unexplained() == 0 {
+			break
+		}
+		t := newStream(other, s.direction)
+		if err := t.replayReading(o); err != nil {
+			return err
+		}
+		if t.unexplained() == 0 {
+			*s.report = *t.report
+		}
 	}
 	return nil
+}
+
+// otherReadings returns the readings of a stream but for the first one.
+func (s *stream) otherReadings() iter.Seq[*conversation.Stream] {
+	return func(yield func(*conversation.Stream) bool) {
+		if m := s.ByMSN(); m != nil && !yield(m) {
+			return
+		}
+		s.Later()(yield)
+	}
 }
 
 // unexplained counts the differences of both sides.

@@ -64,6 +64,7 @@ type transcript struct {
 	steps   []acceptance        // the same, in their order
 
 	responsesAt map[int64][]*conversation.Transmission // captured responses to READs and atomics, by PSN
+	sentUpTo    int64                                  // the PSN after those of all captured requests
 }
 
 // A responderMode provides what packets do not show:
