@@ -82,7 +82,8 @@ func (io *IO) Read(r *Region, addr uint64, n int) ([]byte, error) {
 
 // QueueRead queues a read of n bytes, at least one, of a region whose memory can only be copied,
 // after all operations that were queued for its client before. Errors are those of Read, ErrArena
-// if there is no room until the next Epoch or ReleaseReads, ErrReadSize if there never is, and ErrWait.
+// if there is no room until the next Epoch or ReleaseReads, ErrReadSize if there never is, and
+// ErrWait.
 func (io *IO) QueueRead(rd *Read, r *Region, addr uint64, n int) error {
 	if err := io.check(r, addr, n, 0); err != nil {
 		return err
@@ -225,8 +226,8 @@ func (io *IO) Epoch() {
 }
 
 // ReleaseReads ends the use of what was read so far, without waiting for the second Epoch: nothing
-// refers to it any more. The next reads use the same memory, which is in the processor's cache. What
-// batches in progress read stays valid.
+// refers to it any more. The next reads use the same memory, which is in the processor's cache.
+// What batches in progress read stays valid.
 func (io *IO) ReleaseReads() {
 	io.released++
 	io.arena.release()

@@ -36,7 +36,9 @@ import (
 // again.
 //
 // A UDP socket reserves the port on the interface, so that the kernel does not reply "port
-// unreachable". It is never read: it gets copies, which the kernel drops.
+// unreachable". It is never read. Where a program at the ingress of the interface cannot keep the
+// packets from the kernel's IP layer (packet_ingress.go), it gets them too, and the kernel drops
+// them.
 //
 // The link also serves the VLAN interfaces on its interface. It tags the frames of a path in a
 // VLAN; the kernel removes the tags of received frames and reports them.
@@ -54,6 +56,7 @@ type PacketLink struct {
 	index  int
 	groups map[netip.Addr]bool
 	vlans  map[string]vlanPort // by interface name
+	kernel ingress             // ends the way of received packets into the kernel
 	closed bool
 }
 
@@ -100,7 +103,11 @@ func (l *PacketLink) open() (err error) {
 		return err
 	}
 	l.index = l.iface.Index()
-	return l.bind()
+	if err := l.bind(); err != nil {
+		return err
+	}
+	l.kernel.follow(l.index, l.iface.Addresses())
+	return nil
 }
 
 func (l *PacketLink) bind() error {
@@ -124,6 +131,7 @@ func (l *PacketLink) rebind() {
 		}
 		l.rejoin()
 	}
+	l.kernel.follow(l.index, l.iface.Addresses())
 }
 
 // reservePort binds UDP sockets to the port on an interface. The sockets are never read. They have
@@ -228,6 +236,7 @@ func (l *PacketLink) closeSockets() {
 	for _, v := range l.vlans {
 		v.close()
 	}
+	l.kernel.close()
 }
 
 // Send implements Link.
