@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"softroce/capture"
+	"softroce/cm"
 	"softroce/internal/conversation"
 	"softroce/internal/ib"
 	"softroce/internal/sim"
@@ -118,7 +119,11 @@ func sources(t testing.TB) (l []*source) {
 		}
 	}
 	for _, c := range simulations {
-		l = append(l, newSource(c.name, c.run(t)))
+		s := newSource(c.name, c.run(t))
+		l = append(l, s)
+		if strings.HasSuffix(c.name, "-reads") {
+			l = append(l, newSource(c.name+"-cm", s.withSetup(t)))
+		}
 	}
 	return l
 }
@@ -190,4 +195,58 @@ type epoch struct{ *capture.Recorder }
 
 func (e epoch) WriteFrame(ns int64, iface int, frame []byte) error {
 	return e.Recorder.WriteFrame(ns+time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano(), iface, frame)
+}
+
+// withSetup returns the packets of a source after the messages of the connection manager that
+// establish its first connection, and grant just the READs and atomics that are outstanding in it.
+func (s *source) withSetup(t testing.TB) []capture.Record {
+	t.Helper()
+	i := slices.IndexFunc(s.ps, func(p *capture.Packet) bool { return p.Opcode.Info().Request })
+	first, f := s.ps[i], s.flows[i]
+	req := &cm.REQ{LocalID: 7, LocalQPN: f.Peer.QPN}
+	rep := &cm.REP{LocalID: 8, RemoteID: 7, LocalQPN: f.QPN, StartingPSN: first.PSN, ResponderResources: uint8(s.outstanding(f))}
+	if back := s.streams[f.Peer]; back != nil {
+		req.StartingPSN, rep.InitiatorDepth = s.ps[back.requests[0]].PSN, uint8(s.outstanding(f.Peer))
+	}
+	var rs []capture.Record
+	for k, m := range []cm.Message{req, rep} {
+		a := first.Addressing
+		if a.ID = uint16(k); k == 1 {
+			a.Src, a.Dst = a.Dst, a.Src
+		}
+		h := packet.Header{BTH: packet.BTH{Opcode: udSend, PKey: packet.DefaultPKey, DestQP: cm.GSIQPN}, DETH: packet.DETH{QKey: cm.GSIQKey, SrcQP: cm.GSIQPN}}
+		var mad [cm.MADSize]byte
+		cm.Put(&mad, 1, 0, m)
+		var tx packet.Tx
+		tx.Set(&h, mad[:])
+		b := packet.AppendFrame(nil, &a, &tx)
+		rs = append(rs, capture.Record{Time: first.Time.Add(time.Duration(k-2) * time.Millisecond), LinkType: capture.Ethernet, Length: len(b), Data: b})
+	}
+	return append(rs, s.rs...)
+}
+
+// outstanding returns the highest number of READs and atomics of a flow that wait for a response.
+func (s *source) outstanding(f *conversation.Flow) (most int) {
+	mtu, _ := f.PathMTU().Value()
+	last := map[uint32]bool{} // PSNs that end the responses
+	next := s.ps[s.streams[f].requests[0]].PSN
+	for i, p := range s.ps {
+		switch {
+		case s.flows[i] == f && isRequest(s, i):
+			end := packet.PSNAdd(p.PSN, 1)
+			if isRead(s, i) {
+				end = packet.PSNAdd(p.PSN, packet.PSNCount(p.RETH.Length, mtu))
+			}
+			if packet.PSNDiff(p.PSN, next) >= 0 && p.Opcode.Info().Kind.HasOwnResponse() {
+				last[packet.PSNAdd(end, -1)] = true
+			}
+			if packet.PSNDiff(end, next) > 0 {
+				next = end
+			}
+		case s.flows[i] == f.Peer:
+			delete(last, p.PSN)
+		}
+		most = max(most, len(last))
+	}
+	return most
 }

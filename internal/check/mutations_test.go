@@ -382,6 +382,7 @@ var mutations = []mutation{
 	{"UC: retransmission", ruleUCRepeat, PartyRequester, all(calmUC, requestsBefore(4)), again(20*time.Microsecond, nil)},
 	{"a READ or atomic without response", ruleUnanswered, PartyRequester, all(calm, kind(packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd), requestsBefore(1), noACKOfIt, goesOn(3)), removeResponse},
 
+	{"a REP grants one READ less", ruleReads, PartyRequester, grantsReads, regrant(-1)},
 	{"a packet of a READ response is not in the capture", ruleUnanswered, PartyRequester, all(calm, isResponse, position_(packet.Middle), repliesBefore(2), repliesAfter(1), goesOn(3)), func(t *recording, i int) { t.drop(i) }},
 
 	// Rules of a responder.
@@ -444,6 +445,53 @@ var mutations = []mutation{
 	{"a response again", ruleReplyRepeat, PartyResponder, all(calm, kind(packet.KindAtomicAck, packet.KindReadResponse), position_(packet.Only)), again(0, nil)},
 	{"another result of a repeated atomic", ruleAtomicReplay, PartyResponder, resultAgain, edit(func(p *capture.Packet) { p.OrigData++ })},
 	{"an unaligned atomic", ruleAtomicAlign, PartyResponder, all(calm, isAtomic, answered), edit(func(p *capture.Packet) { p.Atomic.VA++ })},
+}
+
+// grantsReads holds for the first REP before a connection whose READs use all that it grants.
+func grantsReads(s *source, i int) bool {
+	rep := s.rep(i)
+	if rep == nil {
+		return false
+	}
+	for k := range i {
+		if before := s.rep(k); before != nil && before.LocalID == rep.LocalID {
+			return false
+		}
+	}
+	for f := range s.streams {
+		granted := rep.ResponderResources
+		if f.Src == s.ps[i].Src {
+			granted = rep.InitiatorDepth
+		}
+		if granted > 0 && s.outstanding(f) == int(granted) {
+			return true
+		}
+	}
+	return false
+}
+
+// rep returns the REP in the i-th packet, nil if there is none.
+func (s *source) rep(i int) *cm.REP {
+	if !toGSI(s, i) {
+		return nil
+	}
+	_, m, _ := cm.Parse(s.ps[i].Payload)
+	rep, _ := m.(*cm.REP)
+	return rep
+}
+
+// regrant changes the numbers of READs and atomics that a REP grants.
+func regrant(by int) func(*recording, int) {
+	return edit(func(p *capture.Packet) {
+		h, m, _ := cm.Parse(p.Payload)
+		rep := m.(*cm.REP)
+		for _, n := range []*uint8{&rep.ResponderResources, &rep.InitiatorDepth} {
+			*n = uint8(max(0, int(*n)+by))
+		}
+		var b [cm.MADSize]byte
+		cm.Put(&b, h.TID, h.Modifier, rep)
+		p.Payload = b[:]
+	})
 }
 
 // onlySends holds in captures whose connections only SEND.

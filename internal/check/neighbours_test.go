@@ -54,6 +54,7 @@ var neighbours = []neighbour{
 		}
 	}},
 	{"AckReq in a request", all(calm, isRequest, sendOrWrite), edit(func(p *capture.Packet) { p.AckReq = true })},
+	{"a REP grants one READ more", grantsReads, regrant(1)},
 	{"one ACK for two messages", all(calm, isAck, followedByAck), func(t *recording, i int) { t.drop(i) }},
 }
 

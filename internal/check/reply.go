@@ -124,7 +124,7 @@ func (s *stream) checkSent(p *judgedPacket, seq int64) bool {
 	for seq >= s.contiguous {
 		at := s.contiguous
 		switch {
-		case s.useStandIn():
+		case s.useStandIn(), s.answersUnread(p, seq):
 		case !s.certain(at):
 			if seq < s.next {
 				s.skip(seq + 1)
@@ -142,7 +142,7 @@ func (s *stream) checkSent(p *judgedPacket, seq int64) bool {
 			s.violates(p, ruleAckUnseen, "PSN %d, the highest that was sent is %d", p.PSN, conversation.Wrap(s.next-1))
 			return false
 		default:
-			s.violates(p, ruleAckUnseen, "PSN %d, but PSN %d is not in the capture", p.PSN, conversation.Wrap(at))
+			s.holdACK(p, at)
 			s.skip(seq + 1)
 			return true
 		}
@@ -151,6 +151,38 @@ func (s *stream) checkSent(p *judgedPacket, seq int64) bool {
 		}
 	}
 	return true
+}
+
+// A heldACK is a reply to a PSN that the capture lacks, to be reported. If the newest request has
+// the PSN after it, the next one shows whether that is the request with a wrong PSN.
+type heldACK struct {
+	no           int
+	psn, missing uint32
+	name         string
+	jump         int // number of that request, 0 if there is none
+}
+
+// holdACK keeps the reply p until it is clear who is at fault that a PSN is missing.
+func (s *stream) holdACK(p *judgedPacket, missing int64) {
+	s.reportACK()
+	if p.accused {
+		return
+	}
+	p.accused = true
+	s.heldACK = heldACK{no: p.No, psn: p.PSN, missing: conversation.Wrap(missing), name: p.name}
+	if j := s.lastJump(); j != nil && j.expected == missing {
+		s.heldACK.jump = j.no
+	} else {
+		s.reportACK()
+	}
+}
+
+// reportACK reports the reply that is held, if there is one.
+func (s *stream) reportACK() {
+	if h := s.heldACK; h.no != 0 {
+		s.violation(ruleAckUnseen, h.no, h.name, false, "PSN %d, but PSN %d is not in the capture", h.psn, h.missing)
+		s.heldACK = heldACK{}
+	}
 }
 
 // accept records that the responder has accepted all PSNs up to seq.

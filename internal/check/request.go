@@ -23,7 +23,10 @@ func (s *stream) request(p *judgedPacket, when conversation.Lateness) {
 	expected := s.next
 	r, repeat, ok := s.findOrInsert(p, seq)
 	s.order(p, seq, repeat, when)
-	defer func() { s.newest, s.counter, s.counted = p.No, p.counter, p.counted }()
+	defer func() {
+		s.reportACK()
+		s.newest, s.counter, s.counted = p.No, p.counter, p.counted
+	}()
 	if !ok {
 		return
 	}
@@ -61,6 +64,7 @@ func (s *stream) request(p *judgedPacket, when conversation.Lateness) {
 		}
 		s.next = r.End()
 		s.checkOverdue(p)
+		s.checkReads(p, r)
 	}
 	if isLate {
 		return
@@ -138,15 +142,20 @@ func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, o
 
 // isPartialRead reports whether p is a retransmission of the READ r from seq on, and records it.
 func (s *stream) isPartialRead(p *judgedPacket, r *request, seq int64) bool {
-	if p.info.Kind != packet.KindRead || r.Info.Kind != packet.KindRead {
-		return false
-	}
-	skipped := uint64(seq-r.Seq) * uint64(s.flow.mtu)
-	if p.RETH.VA != r.va+skipped || p.RETH.RKey != r.rkey || uint64(p.RETH.Length)+skipped > uint64(r.length) {
+	if !s.isPartOf(p, r, seq) {
 		return false
 	}
 	s.remember(r, partialRead{seq, conversation.ReadPSNs(p.RETH.Length, s.flow.mtu, s.flow.fits), p.RETH.Length})
 	return true
+}
+
+// isPartOf reports whether p asks for a part of the READ r, from seq on.
+func (s *stream) isPartOf(p *judgedPacket, r *request, seq int64) bool {
+	if p.info.Kind != packet.KindRead || r.Info.Kind != packet.KindRead {
+		return false
+	}
+	skipped := uint64(seq-r.Seq) * uint64(s.flow.mtu)
+	return p.RETH.VA == r.va+skipped && p.RETH.RKey == r.rkey && uint64(p.RETH.Length)+skipped <= uint64(r.length)
 }
 
 func (s *stream) remember(r *request, a partialRead) {
@@ -256,6 +265,7 @@ func (s *stream) finish() {
 		s.noteLeft()
 	}
 	s.judgeDiffering(s.next, false)
+	s.reportACK()
 	s.judgeWaits()
 	s.lastMSN()
 	if s.fatal != 0 {

@@ -63,6 +63,7 @@ var (
 	ruleRetryInterval = Rule{"retry-interval", "without a NAK nothing is retransmitted before the shortest local ACK timeout", "IBTA 9.7.6.1.3"}
 	ruleRNRWait       = Rule{"rnr-wait", "after an RNR NAK the requester waits at least as long as its timer code says", "IBTA 9.7.5.2.8"}
 	ruleUnanswered    = Rule{"unanswered", "a request that requires a reply is answered or retransmitted", "IBTA 9.7.6"}
+	ruleReads         = Rule{"rd-atomic", "a requester has at most as many READs and atomics outstanding as the REP of the connection manager grants", "IBTA 9.7.4.1.4, 12.6.8"}
 	ruleUCRepeat      = Rule{"uc-repeat", "UC does not retransmit", "IBTA 9.8.2"}
 )
 
@@ -99,7 +100,7 @@ func packetRules() []Rule {
 func requesterRules() []Rule {
 	return []Rule{
 		ruleSequence, rulePSNOrder, rulePSNOverlap, ruleSame, ruleResendPSN, ruleResendAcked, ruleRetryInterval, ruleRNRWait,
-		ruleUnanswered, ruleUCRepeat,
+		ruleUnanswered, ruleReads, ruleUCRepeat,
 	}
 }
 

@@ -65,6 +65,9 @@ func (s *stream) wasRefused(seq int64) bool { return s.nak.no != 0 && s.nak.seq 
 func (s *stream) accuseJump(j jump) {
 	s.violation(rulePSNOrder, j.no, j.name, true, "%v with PSN %d, expected %d", j.opcode, conversation.Wrap(j.Seq), conversation.Wrap(j.expected))
 	s.removeJump(j.no)
+	if s.heldACK.jump == j.no {
+		s.heldACK = heldACK{}
+	}
 	if !j.returned {
 		if r := s.requestAt(j.Seq); r != nil {
 			r.accused = true // it may be another one
@@ -266,6 +269,7 @@ func (s *stream) noteLeft() {
 	a := s.aside
 	s.aside = nil
 	s.note(noteNewStream, a.jump.no, a.jump.name)
+	a.stream.reportACK()
 	a.stream.judgeWaits()
 	a.stream.lastMSN()
 }

@@ -2,14 +2,15 @@ package check
 
 import (
 	"net/netip"
+	"slices"
 
 	"softroce/cm"
 	"softroce/internal/conversation"
 	"softroce/packet"
 )
 
-// The messages of the connection manager say with which PSN and path MTU a connection begins, and
-// how long its requester waits. A program may change that when it modifies the queue pair, so a
+// The messages of the connection manager say with which PSN and path MTU a connection begins, how
+// long its requester waits, and how many READs and atomics it may have outstanding. A program may change that when it modifies the queue pair, so a
 // stream uses them only if its first request is near that PSN.
 
 // A setup is what REQ and REP say of one direction.
@@ -17,6 +18,7 @@ type setup struct {
 	psn     uint32 // of the first request
 	mtu     int    // path MTU, 0 if the code is not assigned
 	timeout int64  // local ACK timeout in nanoseconds, 0: none
+	reads   int    // READs and atomics that may be outstanding
 }
 
 // A requestID finds the REQ that a REP answers.
@@ -55,6 +57,7 @@ func (j *judge) message(p *judgedPacket, m cm.Message) {
 		}
 		active, passive := s, s
 		active.psn, passive.psn = m.StartingPSN, req.StartingPSN
+		active.reads, passive.reads = int(m.ResponderResources), int(m.InitiatorDepth)
 		j.setups.flows[conversation.FlowKey{Src: p.Dst, Dst: p.Src, QPN: m.LocalQPN}] = &active
 		j.setups.flows[conversation.FlowKey{Src: p.Src, Dst: p.Dst, QPN: req.LocalQPN}] = &passive
 	}
@@ -88,6 +91,7 @@ func (s *stream) useSetup(psn uint32) {
 	s.accepted, s.positive, s.ackHigh = seq-1, seq-1, seq-1
 	s.settled, s.certainFrom = true, seq
 	s.timeLimit = 2 * maxTimeoutFactor * st.timeout
+	s.reads = readLimit{known: true, most: st.reads}
 	s.msn.base.holds(0, 0, 0) // the MSN counts from 0
 	s.msn.votes = 2
 	if f := s.flow; f.mtu == 0 && st.mtu >= f.fits {
@@ -97,3 +101,30 @@ func (s *stream) useSetup(psn uint32) {
 
 // maxTimeoutFactor is how much longer than its code a timer may take (IBTA 9.7.6.1.3).
 const maxTimeoutFactor = 4
+
+// A readLimit is how many READs and atomics a requester may have outstanding, and those that it
+// has.
+type readLimit struct {
+	known bool
+	most  int
+	open  []int64 // PSNs, some of them perhaps answered meanwhile
+}
+
+// checkReads judges whether r, a new READ or atomic, is one too many.
+func (s *stream) checkReads(p *judgedPacket, r *request) {
+	l := &s.reads
+	if k := r.Info.Kind; !l.known || k != packet.KindRead && !k.IsAtomic() {
+		return
+	}
+	if l.open = append(l.open, r.Seq); len(l.open) <= l.most {
+		return
+	}
+	l.open = slices.DeleteFunc(l.open, func(seq int64) bool {
+		q := s.requestAt(seq)
+		return q == nil || q.Seq != seq || q.isAnswered() || q.reported || q.Seq <= s.positive
+	})
+	if len(l.open) > l.most {
+		l.known = false // it is reported once
+		s.violates(p, ruleReads, "%v with PSN %d is number %d of those without a response, the connection manager granted %d", p.Opcode, p.PSN, len(l.open), l.most)
+	}
+}

@@ -77,7 +77,7 @@ func (j *judge) findOwner(p *judgedPacket) {
 	}
 }
 
-// expects reports whether p has the PSN that the connection of f expects next.
+// expects reports whether p has the PSN that the connection of f expects next, or repeats a request.
 func (f *flow) expects(p *judgedPacket) bool {
 	s := f.stream
 	if !p.info.Request {
@@ -91,9 +91,22 @@ func (f *flow) expects(p *judgedPacket) bool {
 	}
 	seq := s.unwrap(p.PSN)
 	if p.info.Request {
-		return seq == s.next
+		return seq == s.next || s.repeats(p, seq)
 	}
 	return seq > s.accepted && seq < s.next
+}
+
+// repeats reports whether p is the request with its PSN once more.
+func (s *stream) repeats(p *judgedPacket, seq int64) bool {
+	r := s.requestAt(seq)
+	if r == nil || r.opcode != p.Opcode {
+		return false
+	}
+	if r.Seq != seq {
+		return s.isPartOf(p, r, seq)
+	}
+	content, captured := s.contentOf(p)
+	return content == r.content && captured == r.captured
 }
 
 // service judges whether p has the service of its queue pair. If only the service is wrong, p is
@@ -156,6 +169,9 @@ func (s *stream) keepStandIn(p *judgedPacket) {
 	seq := s.unwrap(p.PSN)
 	if r := s.requestAt(seq); r != nil {
 		r.transmissions++ // a responder may answer it
+		if p.Err == nil && seq > r.Seq {
+			s.isPartialRead(p, r, seq)
+		}
 	}
 	if seq < s.contiguous || s.far(seq) {
 		return
@@ -197,11 +213,24 @@ func (s *stream) useStandIn() bool {
 			s.insert(in.request)
 		} else {
 			s.skip(end)
+			s.unread = end
 		}
 		s.next = max(s.next, end)
 		return true
 	}
 	return false
+}
+
+// answersUnread reports whether p is one more packet of the response to a packet that cannot be
+// read, and was kept as a request: a READ, whose PSNs only its response shows.
+func (s *stream) answersUnread(p *judgedPacket, seq int64) bool {
+	if p.info.Kind != packet.KindReadResponse || seq != s.unread || seq != s.contiguous {
+		return false
+	}
+	s.skip(seq + 1)
+	s.next = max(s.next, seq+1)
+	s.unread = seq + 1
+	return true
 }
 
 // withUDPLength returns the packet that a frame would be with the right UDP length, nil if

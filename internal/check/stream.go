@@ -44,7 +44,9 @@ type stream struct {
 	ackBefore      int64 // the same before the newest ACK
 	msn            msnJudge
 	highACK        highACK
+	heldACK        heldACK
 	unseen         int64 // PSN after one whose ACK was reported
+	unread         int64 // PSN after the request that could not be read last, and the responses to it
 	nak            nak
 	rnr            rnr
 	keptWaits      int // retransmissions after the time of an RNR NAK
@@ -54,6 +56,7 @@ type stream struct {
 	fatalReported  bool
 
 	// State of the retransmissions.
+	reads        readLimit
 	hasResponses bool         // there are requests with a response of their own
 	lateRequests int          // late requests
 	explainedBy  int          // number of the latest reply since the last retransmission that may cause one

@@ -117,6 +117,7 @@ var broken = []struct {
 		t.drop(i)
 		t.shift(i, time.Minute)
 	}},
+	{ruleReads, "cm-rping", func(t *recording) { regrant(-1)(t, 1) }},
 	{ruleUCRepeat, "pp-uc-mtu1024", func(t *recording) {
 		i := t.nth(ucMiddle, 1)
 		t.insert(i+1, t.rs[i])
