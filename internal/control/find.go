@@ -108,7 +108,7 @@ func dialServing(ctx context.Context, socket string) (c *Client, err error) {
 }
 
 // Sockets returns where a daemon is looked for if no socket is named, in this order: DefaultSocket,
-// then the sockets in this user's directories.
+// then the sockets in this user's directories. The C libraries do the same (libverbs/core/find.c).
 func Sockets() []string {
 	list := []string{DefaultSocket}
 	for _, d := range userDirs() {
@@ -131,7 +131,9 @@ const userDirNames = 10
 // other user has taken, in $TMPDIR, or in /tmp if that cannot be used. They need not exist.
 func userDirs() (list []string) {
 	if runtime := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(runtime) && owned(runtime) {
-		list = append(list, filepath.Join(runtime, "softroce"))
+		if dir := filepath.Join(runtime, "softroce"); len(dir)+1+len(userSocket) < tempdir.SocketPathSize {
+			list = append(list, dir)
+		}
 	}
 	usual := filepath.Join(tempdir.ForSocket(), userDirName())
 	list = append(list, usual)
@@ -141,11 +143,11 @@ func userDirs() (list []string) {
 	return list
 }
 
-// owned reports whether a directory belongs to this user. After su, XDG_RUNTIME_DIR may name that
-// of another user.
+// owned reports whether a directory belongs to this user, and no other user can replace it or a
+// link in its path. After su, XDG_RUNTIME_DIR may name that of another user.
 func owned(dir string) bool {
 	info, err := os.Stat(dir)
-	return err == nil && tempdir.OwnerOf(info) == os.Geteuid()
+	return err == nil && tempdir.OwnerOf(info) == os.Geteuid() && tempdir.Trusted(dir, tempdir.OthersWrite)
 }
 
 func userDirName() string { return "softroce-" + strconv.Itoa(os.Geteuid()) }
@@ -167,9 +169,6 @@ func UserSocket() (socket, taken string, err error) {
 
 // makePrivate creates a directory, unless it exists, for this user alone.
 func makePrivate(dir string) error {
-	if len(dir)+1+len(userSocket) >= tempdir.SocketPathSize {
-		return unix.ENAMETOOLONG
-	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 const SocketPathSize = 108
 
 // socketRoom is the length of the longest socket path below the directory.
-const socketRoom = len("/softroce-4294967295/socket")
+const socketRoom = len("/softroce-4294967295.9/socket")
 
 // Path returns $TMPDIR if it is the absolute path of a writable directory, or else /tmp.
 func Path() string {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/conn.h"
 #include "core/cancel.h"
+#include "core/find.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,8 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define DEFAULT_SOCKET "/run/softroce/softroce.sock"
-#define MAX_ERRNO      4095 /* the largest errno of the kernel */
+#define MAX_ERRNO 4095 /* the largest errno of the kernel */
 
 /* A call that waits for its reply, on its caller's stack. */
 struct sr_call {
@@ -45,12 +45,9 @@ static void close_all(const int *fds, int n)
 		close(fds[i]);
 }
 
-static int open_socket(void)
+static int connect_to(const char *path)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
-	const char *path = getenv("SOFTROCE_SOCKET");
-	if (!path || !*path)
-		path = DEFAULT_SOCKET;
 	if (strlen(path) >= sizeof addr.sun_path)
 		return -ENAMETOOLONG;
 	strcpy(addr.sun_path, path);
@@ -68,6 +65,27 @@ static int open_socket(void)
 		return -error;
 	}
 	return fd;
+}
+
+/* Connects to the daemon that $SOFTROCE_SOCKET names, or else to the first that admits this user.
+ */
+static int open_socket(void)
+{
+	const char *named = getenv("SOFTROCE_SOCKET");
+	if (named && *named)
+		return connect_to(named);
+	sr_socket_path list[SR_MAX_SOCKETS];
+	int n = sr_sockets(list), error = 0;
+	for (int i = 0; i < n; i++) {
+		int fd = connect_to(list[i]);
+		if (fd >= 0)
+			return fd;
+		if (fd != -ENOENT && fd != -ECONNREFUSED && fd != -EACCES)
+			return fd;
+		if (!error || fd == -EACCES)
+			error = fd;
+	}
+	return error;
 }
 
 /* The daemon shows clients by the name of their program. */
