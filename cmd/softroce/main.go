@@ -1,8 +1,6 @@
 // Softroce is an RDMA NIC in userspace: the daemon and its tools.
 //
-// The exit status is 0 on success, 1 on failure or if a comparison found differences, 2 if the
-// command line is wrong, and 3 if check or replay found nothing but could not look at everything.
-// softroce run exits with the status of the program that it runs.
+// softroce run exits with the status of the program that it runs, other commands with those below.
 package main
 
 import (
@@ -24,9 +22,9 @@ import (
 // Exit statuses.
 const (
 	exitOK         = 0
-	exitFailed     = 1
-	exitUsage      = 2
-	exitIncomplete = 3 // check and replay found nothing, but could not look at all
+	exitFailed     = 1 // also: a comparison found differences
+	exitUsage      = 2 // the command line is wrong
+	exitIncomplete = 3 // check or replay found nothing, but could not look at all; all scenarios were skipped
 )
 
 // cli is the command line. Each command is a field, implemented in the file of its name. The tag
