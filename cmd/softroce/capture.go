@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"softroce/internal/control"
 	"softroce/internal/daemon"
@@ -15,11 +14,11 @@ type captureCmd struct {
 	Device string   `placeholder:"NIC" complete:"<nics>" help:"Record only the packets of this NIC (default: all)."`
 	Filter []string `sep:"none" placeholder:"CONDITIONS" help:"Record only the packets that meet the conditions of a fault rule, such as 'qp 0x11 kind nak'. May be repeated: packets that meet one of them."`
 
-	SnapLen  int           `name:"snaplen" placeholder:"BYTES" help:"Record only the first bytes of each frame."`
-	Count    uint64        `placeholder:"N" help:"End after this number of packets."`
-	FileSize string        `placeholder:"SIZE" help:"Begin a new file when one has this size, such as 100MiB: FILE_00001, FILE_00002 …"`
-	FileTime time.Duration `placeholder:"DURATION" help:"Begin a new file when one has the packets of this time, such as 10m."`
-	Files    int           `placeholder:"N" help:"Keep only the newest files."`
+	SnapLen  string `name:"snaplen" placeholder:"BYTES" help:"Record only the first bytes of each frame."`
+	Count    string `placeholder:"N" help:"End after this number of packets."`
+	FileSize string `placeholder:"SIZE" help:"Begin a new file when one has this size, such as 100MiB: FILE_00001, FILE_00002 …"`
+	FileTime string `placeholder:"DURATION" help:"Begin a new file when one has the packets of this time, such as 10m."`
+	Files    string `placeholder:"N" help:"Keep only the newest files."`
 }
 
 func (c *captureCmd) Run(e *env) error {
@@ -40,36 +39,28 @@ func (c *captureCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	text := daemon.Summary(r.CaptureState)
-	if n := len(r.Files); o.FileSize+int64(o.FileTime) > 0 && n > 0 {
-		text += fmt.Sprintf("; %d files, %s to %s", n, r.Files[0], r.Files[n-1])
-	}
-	fmt.Fprintln(e.err, text)
+	fmt.Fprintln(e.err, r)
 	return nil
 }
 
 func (c *captureCmd) options() (o daemon.RecordOptions, err error) {
-	o = daemon.RecordOptions{Device: c.Device, Output: c.Output, SnapLen: c.SnapLen, Count: c.Count, FileTime: c.FileTime, Files: c.Files}
-	if o.Filter, err = parseFilter(c.Filter); err != nil {
-		return o, err
+	o.Output = c.Output
+	options := [][2]string{
+		{"device", c.Device}, {"snaplen", c.SnapLen}, {"count", c.Count}, {"file-size", c.FileSize}, {"file-time", c.FileTime}, {"files", c.Files},
 	}
-	if c.FileSize != "" {
-		n, err := daemon.ParseBytes(c.FileSize)
-		if err != nil {
-			return o, &usageError{fmt.Errorf("--file-size: %w", err)}
+	for _, f := range c.Filter {
+		options = append(options, [2]string{"filter", f})
+	}
+	for _, f := range options {
+		if f[1] == "" {
+			continue
 		}
-		if o.FileSize = int64(n); o.FileSize <= 0 {
-			return o, usagef("--file-size %s: want 1 byte or more", c.FileSize)
+		if err := o.Set(f[0], f[1]); err != nil {
+			return o, usagef("--%w", err)
 		}
 	}
-	rotates := o.FileSize > 0 || o.FileTime > 0
-	switch {
-	case c.SnapLen < 0 || c.FileTime < 0 || c.Files < 0:
-		return o, usagef("--snaplen, --file-time and --files: want 1 or more")
-	case c.Files > 0 && !rotates:
-		return o, usagef("--files needs --file-size or --file-time")
-	case rotates && c.Output == "-":
-		return o, usagef("-o -: standard output is one file; --file-size and --file-time need a name")
+	if err := o.Check(); err != nil {
+		return o, &usageError{err}
 	}
 	return o, nil
 }

@@ -20,7 +20,7 @@ type daemonCmd struct {
 	Socket  string         `placeholder:"PATH" env:"SOFTROCE_SOCKET" complete:"<files>" help:"The socket to create (default: ${socket}, or this user's if it may not create that)."`
 	NIC     []string       `name:"nic" sep:"none" placeholder:"NAME=LINK" complete:"<nic=link>" help:"A NIC and its link: fabric[:ADDR,…], packet:IFACE, udp:IFACE, or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS. May be repeated. Default: softroce0 (192.0.2.1, 2001:db8::1) and softroce1 (192.0.2.2, 2001:db8::2) on a fabric."`
 	Metrics string         `placeholder:"ADDR" help:"Serve Prometheus metrics on HOST:PORT."`
-	Capture string         `placeholder:"FILE" complete:"<files>" help:"Record every packet to a pcapng file."`
+	Capture string         `placeholder:"FILE[,OPTION=VALUE…]" complete:"<files>" help:"Record packets to a pcapng file: all, or those that the options select, which are the flags of softroce capture, such as count=100."`
 	Block   bool           `name:"capture-blocking" help:"If the file of the capture is slow, let the NICs wait for it instead of losing packets of the capture."`
 	Fault   string         `placeholder:"FILE" complete:"<files>" help:"Apply the fault program in FILE to packets."`
 	Config  string         `placeholder:"FILE" complete:"<files>" help:"Read the configuration from a YAML file; flags override it."`
@@ -49,14 +49,18 @@ func (d *daemonCmd) Run(e *env) error {
 		return err
 	}
 	defer running.Close()
-	if err := running.WriteReady(e.out); err != nil {
+	out := e.out
+	if file, _ := daemon.SplitCapture(c.Capture); file == "-" {
+		out = e.err
+	}
+	if err := running.WriteReady(out); err != nil {
 		return err
 	}
 	if err := daemon.NotifyReady(); err != nil {
 		log.Warn("cannot notify the service manager", "reason", err)
 	}
 	running.Wait(e)
-	return errors.Join(running.Close(), running.WriteEnd(e.out))
+	return errors.Join(running.Close(), running.WriteEnd(out))
 }
 
 // exitLate ends the process if it has not ended by itself some time after a signal: it may be
@@ -97,8 +101,8 @@ func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 			*f.to = f.flag
 		}
 	}
-	if d.Capture == "-" {
-		return c, usagef("--capture -: standard output lists the NICs; name a file or a FIFO, or use softroce capture -o -")
+	if d.Config == "-" && c.Fault == "-" {
+		return c, usagef("standard input is either the configuration or the fault program")
 	}
 	if c.Socket == "" {
 		if c.Socket, err = control.ListenSocket(); err != nil {

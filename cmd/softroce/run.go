@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 
+	"softroce/internal/daemon"
 	"softroce/internal/nicspec"
 	programs "softroce/internal/run"
 )
@@ -11,7 +12,7 @@ type runCmd struct {
 	daemonFlags
 	NIC     []string `name:"nic" sep:"none" placeholder:"NAME=LINK" complete:"<nic=link>" help:"Start a daemon with this NIC, as softroce daemon --nic does. May be repeated."`
 	Fault   string   `placeholder:"FILE" complete:"<files>" help:"Start a daemon that applies the fault program in FILE to packets."`
-	Capture string   `placeholder:"FILE" complete:"<files>" help:"Start a daemon that records every packet to a pcapng file."`
+	Capture string   `placeholder:"FILE[,OPTION=VALUE…]" complete:"<files>" help:"Start a daemon that records packets to a pcapng file: all, or those that the options select, which are the flags of softroce capture, such as count=100."`
 	Block   bool     `name:"capture-blocking" help:"If the file of the capture is slow, let the NICs wait for it instead of losing packets of the capture."`
 	Device  string   `placeholder:"NIC,…" complete:"<nics,>" help:"The NICs that the program sees, in this order (default: all NICs of the daemon)."`
 	Quiet   bool     `short:"q" help:"Do not print which daemon and libraries are used."`
@@ -33,8 +34,10 @@ func (r *runCmd) Run(e *env) error {
 			return &usageError{err}
 		}
 	}
-	if r.Capture == "-" {
-		return usagef("--capture -: standard output belongs to the program; name a file, a FIFO, or >(COMMAND)")
+	if r.Capture != "" {
+		if _, err := daemon.ParseCapture(r.Capture); err != nil {
+			return &usageError{err}
+		}
 	}
 	code, err := programs.Run(e, programs.Options{
 		Command: command, Device: r.Device, Quiet: r.Quiet, Socket: e.socket,

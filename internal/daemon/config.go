@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,8 +24,8 @@ type Config struct {
 	Limits      attach.Limits // per client
 
 	Metrics string // address of the HTTP server for metrics, HOST:PORT; default: none
-	Capture string // pcapng file that records packets from the start; default: none
-	Fault   string // file that holds a fault program; default: none
+	Capture string // what to record from the start, and where: see ParseCapture; default: nothing
+	Fault   string // file that holds a fault program, or "-"; default: none
 
 	// CaptureBlocking makes the NICs wait if the file of Capture is slow. Otherwise the capture
 	// loses packets.
@@ -67,6 +66,15 @@ func (c *Config) Validate() error {
 	if c.SocketMode&^0o777 != 0 {
 		return fmt.Errorf("socket mode %#o: want permission bits only, such as 0660", c.SocketMode)
 	}
+	if c.Capture != "" {
+		o, err := ParseCapture(c.Capture)
+		if err != nil {
+			return err
+		}
+		if err := c.checkNIC(o.Device); err != nil {
+			return fmt.Errorf("capture %s: device %s: %w", c.Capture, o.Device, err)
+		}
+	}
 	return c.checkMetrics()
 }
 
@@ -75,16 +83,26 @@ func (c *Config) checkFaults(p *fault.Program) error {
 	if p == nil {
 		return nil
 	}
-	var names []string
-	for _, n := range c.NICs {
-		names = append(names, n.Name)
-	}
 	for _, r := range p.Rules {
-		if r.NIC != "" && !slices.Contains(names, r.NIC) {
-			return fmt.Errorf("%s: rule for NIC %s: no such NIC (have: %s)", c.Fault, r.NIC, strings.Join(names, ", "))
+		if err := c.checkNIC(r.NIC); err != nil {
+			return fmt.Errorf("%s: rule for NIC %s: %w", c.Fault, r.NIC, err)
 		}
 	}
 	return nil
+}
+
+// checkNIC returns an error if the daemon has no NIC of a name that is not empty.
+func (c *Config) checkNIC(name string) error {
+	var names []string
+	for _, n := range c.NICs {
+		if names = append(names, n.Name); n.Name == name {
+			return nil
+		}
+	}
+	if name == "" {
+		return nil
+	}
+	return fmt.Errorf("no such NIC (have: %s)", strings.Join(names, ", "))
 }
 
 func (c *Config) checkMetrics() error {

@@ -21,16 +21,16 @@ import (
 // file is the layout of the configuration file: YAML whose keys are the names of the flags. Unknown
 // keys are errors.
 type file struct {
-	NICs        []nicValue `yaml:"nics"`
-	Socket      string     `yaml:"socket"`
-	SocketMode  modeValue  `yaml:"socket-mode"`
-	SocketGroup string     `yaml:"socket-group"`
-	Metrics     string     `yaml:"metrics"`
-	Capture     string     `yaml:"capture"`
-	Blocking    bool       `yaml:"capture-blocking"`
-	Fault       string     `yaml:"fault"`
-	Engines     countValue `yaml:"engines"`
-	Spin        spinValue  `yaml:"spin"`
+	NICs        []nicValue   `yaml:"nics"`
+	Socket      string       `yaml:"socket"`
+	SocketMode  modeValue    `yaml:"socket-mode"`
+	SocketGroup string       `yaml:"socket-group"`
+	Metrics     string       `yaml:"metrics"`
+	Capture     captureValue `yaml:"capture"`
+	Blocking    bool         `yaml:"capture-blocking"`
+	Fault       string       `yaml:"fault"`
+	Engines     countValue   `yaml:"engines"`
+	Spin        spinValue    `yaml:"spin"`
 	Limits      struct {
 		Connections countValue `yaml:"connections"`
 		PDs         countValue `yaml:"pds"`
@@ -45,21 +45,21 @@ type file struct {
 	} `yaml:"limits"`
 }
 
-// ReadConfig reads the configuration file at path. An error names the file, the line and the
-// expected form.
+// ReadConfig reads the configuration file at path, or standard input for "-". An error names the
+// file, the line and the expected form.
 func ReadConfig(path string) (Config, error) {
-	r, err := os.Open(path)
+	r, name, err := openInput(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("configuration: %w", err)
 	}
 	defer r.Close()
 	var f file
 	if err := yaml.NewDecoder(r, yaml.Strict()).Decode(&f); err != nil && !errors.Is(err, io.EOF) {
-		return Config{}, describe(path, err)
+		return Config{}, describe(name, err)
 	}
 	c := Config{
 		Socket: f.Socket, SocketMode: os.FileMode(f.SocketMode), SocketGroup: f.SocketGroup,
-		Metrics: f.Metrics, Capture: f.Capture, CaptureBlocking: f.Blocking, Fault: f.Fault, Engines: int(f.Engines), Spin: time.Duration(f.Spin),
+		Metrics: f.Metrics, Capture: string(f.Capture), CaptureBlocking: f.Blocking, Fault: f.Fault, Engines: int(f.Engines), Spin: time.Duration(f.Spin),
 		Limits: attach.Limits{
 			Connections: int(f.Limits.Connections), PDs: int(f.Limits.PDs), CQs: int(f.Limits.CQs), QPs: int(f.Limits.QPs), MRs: int(f.Limits.MRs),
 			AHs: int(f.Limits.AHs), SRQs: int(f.Limits.SRQs), Groups: int(f.Limits.Groups), Registered: uint64(f.Limits.Registered), Rings: uint64(f.Limits.Rings),
@@ -130,15 +130,23 @@ func scalar[T any](n ast.Node, into *T, parse func(string) (T, error)) error {
 }
 
 type (
-	nicValue   nicspec.NIC
-	modeValue  os.FileMode
-	spinValue  time.Duration
-	countValue int
-	bytesValue uint64
+	nicValue     nicspec.NIC
+	captureValue string
+	modeValue    os.FileMode
+	spinValue    time.Duration
+	countValue   int
+	bytesValue   uint64
 )
 
 func (v *nicValue) UnmarshalYAML(n ast.Node) error {
 	return scalar(n, (*nicspec.NIC)(v), nicspec.Parse)
+}
+
+func (v *captureValue) UnmarshalYAML(n ast.Node) error {
+	return scalar(n, (*string)(v), func(s string) (string, error) {
+		_, err := ParseCapture(s)
+		return s, err
+	})
 }
 
 func (v *modeValue) UnmarshalYAML(n ast.Node) error {

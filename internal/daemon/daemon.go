@@ -131,7 +131,7 @@ func readFaults(path string) (*fault.Program, error) {
 	if path == "" {
 		return nil, nil
 	}
-	f, err := os.Open(path)
+	f, name, err := openInput(path)
 	if err != nil {
 		return nil, fmt.Errorf("fault program: %w", err)
 	}
@@ -139,9 +139,18 @@ func readFaults(path string) (*fault.Program, error) {
 	p, err := fault.Parse(f)
 	var at *fault.Error
 	if errors.As(err, &at) {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return p, err
+}
+
+// openInput opens a file, or standard input for "-", and returns its name for messages.
+func openInput(path string) (io.ReadCloser, string, error) {
+	if path == "-" {
+		return io.NopCloser(os.Stdin), "standard input", nil
+	}
+	f, err := os.Open(path)
+	return f, path, err
 }
 
 // record starts the capture of the whole run. If its file is a FIFO without a reader, frames are
@@ -150,15 +159,24 @@ func (d *Daemon) record() error {
 	if d.config.Capture == "" {
 		return nil
 	}
-	f, _, err := openOutput(d.config.Capture)
-	if errors.Is(err, unix.ENXIO) {
-		d.log.Warn("the capture waits until a process reads its FIFO", "file", d.config.Capture)
+	c, err := ParseCapture(d.config.Capture)
+	if err != nil {
+		return err
+	}
+	o := output{path: c.Output, blocking: d.config.CaptureBlocking}
+	if !c.everything() {
+		o.selected = &selection{RecordOptions: c, open: func(path string) (*os.File, error) {
+			f, _, err := openOutput(path)
+			return f, err
+		}}
+	}
+	if err := o.open(); errors.Is(err, unix.ENXIO) {
+		d.log.Warn("the capture waits until a process reads its FIFO", "file", c.Output)
 	} else if err != nil {
 		return fmt.Errorf("capture: %w", err)
 	}
-	o := output{file: f, path: d.config.Capture, blocking: d.config.CaptureBlocking}
-	if d.capture, err = d.tap.start(o, ""); err != nil {
-		return fmt.Errorf("capture: %s: %w", d.config.Capture, err)
+	if d.capture, err = d.tap.start(o, c.Device); err != nil {
+		return fmt.Errorf("capture: %s: %w", c.Output, err)
 	}
 	go d.logCaptureFailure(d.capture)
 	return nil
@@ -369,8 +387,8 @@ func (d *Daemon) WriteEnd(w io.Writer) error {
 	if d.capture == nil {
 		return nil
 	}
-	s, _ := d.capture.State()
-	_, err := fmt.Fprintf(w, "capture %s: %s\n", d.config.Capture, Summary(s))
+	file, _ := SplitCapture(d.config.Capture)
+	_, err := fmt.Fprintf(w, "capture %s: %s\n", file, d.capture.recorded())
 	return err
 }
 

@@ -13,10 +13,19 @@ import (
 	"softroce/internal/control"
 )
 
-// A Recorded is what Record has written.
+// A Recorded is what a capture has written.
 type Recorded struct {
 	control.CaptureState
 	Files []string // those that are kept; none for standard output
+}
+
+// String says what was recorded, and the files if a capture has several.
+func (r Recorded) String() string {
+	text := Summary(r.CaptureState)
+	if n := len(r.Files); n > 1 {
+		text += fmt.Sprintf("; %d files, %s to %s", n, r.Files[0], r.Files[n-1])
+	}
+	return text
 }
 
 // Summary says what was recorded.

@@ -36,9 +36,25 @@ type recording struct {
 
 // An output says where a recording goes.
 type output struct {
-	file     *os.File // nil before a FIFO has a reader
-	path     string   // of the FIFO
-	blocking bool     // engines wait for room in the buffer instead of losing frames
+	file     *os.File   // nil before a FIFO has a reader
+	path     string     // of the FIFO
+	selected *selection // if not all frames are written: has the files instead
+	blocking bool       // engines wait for room in the buffer instead of losing frames
+}
+
+func (o *output) isOpen() bool { return o.file != nil || o.selected != nil && o.selected.file != nil }
+
+// open opens the file. It returns ENXIO for a FIFO without a reader.
+func (o *output) open() (err error) {
+	switch {
+	case o.selected != nil:
+		return o.selected.begin()
+	case o.path == "-":
+		o.file = os.Stdout
+	default:
+		o.file, _, err = openOutput(o.path)
+	}
+	return err
 }
 
 // batch is a list of frames whose bytes are stored contiguously.
@@ -104,7 +120,11 @@ func (r *recording) write(wallNs int64, iface int, frame []byte) {
 func (r *recording) drain() {
 	defer close(r.done)
 	err := r.open()
-	if err == nil {
+	switch {
+	case err != nil:
+	case r.selected != nil:
+		err = errors.Join(r.writeSelected(), r.selected.end())
+	default:
 		err = errors.Join(r.writeAll(), r.file.Close())
 	}
 	if err == nil {
@@ -119,21 +139,17 @@ func (r *recording) drain() {
 
 // open waits until the FIFO has a reader.
 func (r *recording) open() error {
-	for {
+	for !r.isOpen() {
 		r.mu.Lock()
-		file, stopping := r.file, r.stopping
+		o, stopping := r.output, r.stopping
 		r.mu.Unlock()
-		switch {
-		case file != nil:
-			return nil
-		case stopping:
+		if stopping {
 			return fmt.Errorf("no process has opened the FIFO for reading: %w", unix.ENXIO)
 		}
-		file, _, err := openOutput(r.path)
-		switch {
+		switch err := o.open(); {
 		case err == nil:
 			r.mu.Lock()
-			r.file = file
+			r.file = o.file
 			r.mu.Unlock()
 		case !errors.Is(err, unix.ENXIO):
 			return err
@@ -141,6 +157,7 @@ func (r *recording) open() error {
 			time.Sleep(readerInterval)
 		}
 	}
+	return nil
 }
 
 func (r *recording) writeAll() error {
@@ -167,6 +184,44 @@ func (r *recording) writeAll() error {
 		}
 	}
 	return out.Close()
+}
+
+// writeSelected writes until the recording is stopped, or the selection has all the frames that it
+// wants.
+func (r *recording) writeSelected() error {
+	full := false
+	for more := true; more && !full; {
+		var b batch
+		b, more = r.take()
+		for i := 0; i < len(b.headers) && !full; i++ {
+			h := b.headers[i]
+			rec := capture.Record{
+				Time: time.Unix(0, h.wallNs), Interface: h.iface, NIC: r.names[h.iface], LinkType: capture.Ethernet,
+				Length: h.n, Data: b.data[:h.n],
+			}
+			b.data = b.data[h.n:]
+			var err error
+			if full, err = r.selected.add(rec); err != nil {
+				return err
+			}
+		}
+		if err := r.selected.flush(); err != nil {
+			return err
+		}
+	}
+	if full {
+		r.end()
+	}
+	return nil
+}
+
+// end lets no more frames in.
+func (r *recording) end() {
+	r.mu.Lock()
+	r.stopping = true
+	r.wake.Broadcast() // unblocks engines that wait for room
+	r.mu.Unlock()
+	r.detach()
 }
 
 // take waits for frames and swaps the buffers. more is false for the last batch.
@@ -212,17 +267,31 @@ func (r *recording) detach() {
 func (r *recording) State() (control.CaptureState, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.state, r.err
+	s := r.state
+	if r.selected != nil {
+		s = r.selected.written()
+		s.Dropped = r.state.Dropped
+	}
+	return s, r.err
+}
+
+// recorded returns what the recording has written, and, if it has ended, to which files.
+func (r *recording) recorded() (done Recorded) {
+	done.CaptureState, _ = r.State()
+	select {
+	case <-r.done:
+		if r.selected != nil {
+			done.Files = r.selected.files
+		}
+	default:
+	}
+	return done
 }
 
 // Stop implements attach.Capture. It writes out the pending frames and closes the file. If the file
 // is a pipe that is not read, Stop gives up after stopTimeout.
 func (r *recording) Stop() error {
-	r.mu.Lock()
-	r.stopping = true
-	r.wake.Broadcast() // unblocks engines that wait for room
-	r.mu.Unlock()
-	r.detach()
+	r.end()
 	select {
 	case <-r.done:
 		_, err := r.State()

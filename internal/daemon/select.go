@@ -15,31 +15,6 @@ import (
 	"softroce/internal/control"
 )
 
-// RecordOptions say what Record records, and where it writes it.
-type RecordOptions struct {
-	Device string // the NIC; empty: all
-	Output string // the file; "-" is standard output
-
-	Filter  capture.Match // nil: all frames, those of other protocols too
-	SnapLen int           // bytes of each frame that are written; 0: all
-	Count   uint64        // frames after which the capture ends; 0: no limit
-
-	// A new file is begun when the file has about FileSize bytes, or holds frames of FileTime; 0:
-	// never. Files is the number of files to keep, the newest; 0: all.
-	FileSize int64
-	FileTime time.Duration
-	Files    int
-
-	Progress func(control.CaptureState) // is called several times a second; may be nil
-}
-
-// everything reports whether the daemon can write the capture itself.
-func (o *RecordOptions) everything() bool {
-	return o.Filter == nil && o.SnapLen == 0 && o.Count == 0 && !o.rotates()
-}
-
-func (o *RecordOptions) rotates() bool { return o.FileSize > 0 || o.FileTime > 0 }
-
 // A selection writes the frames that the options select from a capture to files.
 type selection struct {
 	RecordOptions
@@ -96,23 +71,28 @@ func (s *selection) copy(from io.Reader) error {
 		if err != nil {
 			return err
 		}
-		if s.Filter != nil {
-			p, err := capture.ParseCut(rec)
-			if err != nil || !s.Filter(p) {
-				continue
-			}
-		}
-		if s.SnapLen > 0 && len(rec.Data) > s.SnapLen {
-			rec.Data = rec.Data[:s.SnapLen]
-		}
-		if err := s.write(rec); err != nil {
+		if full, err := s.add(rec); err != nil || full {
 			return err
-		}
-		if s.state.Packets == s.Count && s.Count > 0 {
-			return nil
 		}
 	}
 	return nil
+}
+
+// add writes a frame if it is selected. full means that Count frames are written.
+func (s *selection) add(rec capture.Record) (full bool, err error) {
+	if s.Filter != nil {
+		p, err := capture.ParseCut(rec)
+		if err != nil || !s.Filter(p) {
+			return false, nil
+		}
+	}
+	if s.SnapLen > 0 && len(rec.Data) > s.SnapLen {
+		rec.Data = rec.Data[:s.SnapLen]
+	}
+	if err := s.write(rec); err != nil {
+		return false, err
+	}
+	return s.Count > 0 && s.state.Packets == s.Count, nil
 }
 
 // blockOverhead is the bytes that a frame takes in a pcapng file in addition to its own, and
@@ -210,12 +190,17 @@ func (s *selection) flushOften(ctx context.Context) {
 			return
 		case <-time.After(progressInterval):
 		}
-		s.mu.Lock()
-		if s.out != nil {
-			s.out.Flush() // an error is that of the next write
-		}
-		s.mu.Unlock()
+		s.flush() // an error is that of the next write
 	}
+}
+
+func (s *selection) flush() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.out == nil {
+		return nil
+	}
+	return s.out.Flush()
 }
 
 // written returns what was written so far. It does not wait for the file, whose reader may have

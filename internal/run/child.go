@@ -31,7 +31,7 @@ var forwarded = []os.Signal{
 // execute runs a program in our process group until it exits, and returns its status. If softroce
 // is killed, the kernel kills the program too. If a signal has already ended ctx, the program is
 // not started.
-func execute(ctx context.Context, file string, argv, env []string) (int, error) {
+func execute(ctx context.Context, file string, argv, env []string, stdout *os.File) (int, error) {
 	// Pdeathsig refers to the parent thread, not the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -48,7 +48,7 @@ func execute(ctx context.Context, file string, argv, env []string) (int, error) 
 		return 0, err
 	}
 	p, err := os.StartProcess(file, argv, &os.ProcAttr{
-		Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL},
+		Env: env, Files: []*os.File{os.Stdin, stdout, os.Stderr}, Sys: &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL},
 	})
 	if err != nil {
 		return 0, fmt.Errorf("%w %s: %w", ErrNotExecutable, file, errno(err))

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/internal/control"
+	"softroce/internal/daemon"
 	"softroce/internal/nicspec"
 	"softroce/internal/tempdir"
 )
@@ -31,12 +32,18 @@ type lease struct {
 
 	// For a daemon that was started here:
 	nics    []string    // its lines of NICs
-	last    string      // the last line that it has written, when it has exited
+	capture string      // the file that it records, as it knows it
 	private bool        // configured for this program, and stopped with it
 	process *os.Process // nil if the daemon was already running
-	exited  chan error  // receives the result of the process
+	exited  chan exit
 	log     *logBuffer
 	dir     string // directory to remove
+}
+
+// An exit is how a daemon has exited.
+type exit struct {
+	err  error
+	last string // the last line that it has written
 }
 
 // acquire finds or starts a daemon.
@@ -155,19 +162,22 @@ func (o *Options) customized() bool { return len(o.NICs) > 0 || o.Fault != "" ||
 
 // start starts a daemon in a new session, so that it does not receive the signals of the terminal.
 func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error) {
+	d := &lease{socket: socket, private: o.customized() || dir != "", dir: dir, exited: make(chan exit, 1), log: &logBuffer{}}
 	args := []string{"softroce", "daemon", "--while-used", "--socket", socket}
 	for _, n := range o.NICs {
 		args = append(args, "--nic", n)
 	}
-	for _, f := range [][2]string{{"--fault", o.Fault}, {"--capture", o.Capture}} {
-		if f[1] != "" {
-			args = append(args, f[0], crossProcessPath(control.Absolute(f[1])))
-		}
+	if o.Fault != "" {
+		args = append(args, "--fault", daemonPath(o.Fault, "/dev/stdin"))
+	}
+	if o.Capture != "" {
+		file, options := daemon.SplitCapture(o.Capture)
+		d.capture = daemonPath(file, "/dev/stdout")
+		args = append(args, "--capture", d.capture+options)
 	}
 	if o.CaptureBlocking {
 		args = append(args, "--capture-blocking")
 	}
-	d := &lease{socket: socket, private: o.customized() || dir != "", dir: dir, exited: make(chan error, 1), log: &logBuffer{}}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args, cmd.Dir, cmd.Stderr = args, "/", d.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -189,20 +199,22 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 		d.nics = append(d.nics, lines.Text())
 	}
 	go func() {
+		var e exit
 		for lines.Scan() {
-			d.last = lines.Text()
+			e.last = lines.Text()
 		}
-		d.exited <- cmd.Wait()
+		e.err = cmd.Wait()
+		d.exited <- e
 	}()
 	if len(d.nics) == 0 {
-		err := <-d.exited
+		e := <-d.exited
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		if text := d.log.buffered(); text != "" {
 			return nil, errors.New(strings.TrimPrefix(text, "softroce: "))
 		}
-		return nil, fmt.Errorf("the daemon exited during startup: %w", err)
+		return nil, fmt.Errorf("the daemon exited during startup: %w", e.err)
 	}
 	if d.conn, err = control.Dial(ctx, socket); err != nil {
 		d.release()
@@ -210,6 +222,15 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	}
 	d.log.forwardTo(o.Stderr)
 	return d, nil
+}
+
+// daemonPath returns the name of a file for the daemon, which has another directory and other
+// descriptors. "-" stands for a descriptor of ours.
+func daemonPath(path, descriptor string) string {
+	if path == "-" {
+		path = descriptor
+	}
+	return crossProcessPath(control.Absolute(path))
 }
 
 // descriptors are the file names that refer to a different file in each process.
@@ -240,33 +261,28 @@ func (o *Options) nicCount() int {
 // daemon.CloseTimeout.
 const endTimeout = 10 * time.Second
 
-// recorded returns what the capture of a daemon that has exited has recorded; empty without one.
-func (d *lease) recorded() string {
-	if rest, ok := strings.CutPrefix(d.last, "capture "); ok {
-		return rest[strings.LastIndex(rest, ": ")+len(": "):]
-	}
-	return ""
-}
-
 // release ends the use of the daemon. A private daemon has exited and written its capture when
-// release returns.
-func (d *lease) release() error {
+// release returns. recorded is what it says of the capture; empty without one.
+func (d *lease) release() (recorded string, err error) {
 	if d.conn != nil {
 		d.conn.Close()
 	}
 	if d.process == nil || !d.private {
-		return nil
+		return "", nil
 	}
 	if d.dir != "" {
 		defer os.RemoveAll(d.dir)
 	}
 	d.process.Signal(unix.SIGTERM)
 	select {
-	case err := <-d.exited:
-		return err
+	case e := <-d.exited:
+		if rest, ok := strings.CutPrefix(e.last, "capture "+d.capture+": "); ok {
+			recorded = rest
+		}
+		return recorded, e.err
 	case <-time.After(endTimeout):
 		d.process.Kill()
-		return fmt.Errorf("the daemon did not exit within %v", endTimeout)
+		return "", fmt.Errorf("the daemon did not exit within %v", endTimeout)
 	}
 }
 

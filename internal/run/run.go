@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"softroce/internal/daemon"
 	"softroce/verbs"
 )
 
@@ -23,9 +24,12 @@ type Options struct {
 
 	// The configuration of the daemon to start. If any of these is set, a running daemon is not
 	// used.
-	NICs    []string // as for softroce daemon --nic
-	Fault   string   // file that holds a fault program
-	Capture string   // pcapng file to write
+	NICs  []string // as for softroce daemon --nic
+	Fault string   // file that holds a fault program; "-" is standard input
+
+	// Capture says what to record, and where: see daemon.ParseCapture. If that is "-", the output
+	// of the program goes to standard error.
+	Capture string
 
 	// CaptureBlocking lets the NICs wait for the file of the capture. Without it, a slow file loses
 	// packets.
@@ -75,13 +79,15 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	captureFile, _ := daemon.SplitCapture(o.Capture)
 	// A failure of the program takes precedence over one of the daemon.
 	defer func() {
-		if endErr := d.release(); endErr != nil && err == nil && code == 0 {
+		recorded, endErr := d.release()
+		if endErr != nil && err == nil && code == 0 {
 			err = fmt.Errorf("daemon: %w", endErr)
 		}
-		if r := d.recorded(); r != "" && !o.Quiet {
-			fmt.Fprintf(o.Stderr, "softroce run: captured %s in %s\n", r, o.Capture)
+		if recorded != "" && !o.Quiet {
+			fmt.Fprintf(o.Stderr, "softroce run: capture %s: %s\n", captureFile, recorded)
 		}
 	}()
 	if err := checkDevices(ctx, d.socket, o.Device); err != nil {
@@ -101,7 +107,11 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 	if p.args != nil {
 		argv = append(append([]string{p.path}, p.args...), o.Command[1:]...)
 	}
-	return execute(ctx, p.path, argv, env)
+	stdout := os.Stdout
+	if captureFile == "-" {
+		stdout = os.Stderr
+	}
+	return execute(ctx, p.path, argv, env, stdout)
 }
 
 // checkDevices returns an error if the daemon lacks one of the NICs.
