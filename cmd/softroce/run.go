@@ -17,13 +17,13 @@ type runCmd struct {
 	Device  string   `placeholder:"NIC,…" complete:"<nics,>" help:"The NICs that the program sees, in this order (default: all NICs of the daemon)."`
 	Quiet   bool     `short:"q" help:"Do not print which daemon and libraries are used."`
 
-	Command []string `arg:"" passthrough:"" name:"command" complete:"<programs>" help:"The program and its arguments, after --."`
+	Command []string `arg:"" optional:"" passthrough:"" name:"command" complete:"<programs>" help:"The program and its arguments, after --."`
 }
 
 // Run exits with the program's status.
 func (r *runCmd) Run(e *env) error {
 	command := r.Command
-	if command[0] == "--" {
+	if len(command) > 0 && command[0] == "--" {
 		command = command[1:]
 	}
 	if len(command) == 0 {
