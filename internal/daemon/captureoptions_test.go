@@ -79,7 +79,7 @@ func TestRunCaptureSelects(t *testing.T) {
 		want    string // for each file: name, and the opcodes
 		end     string
 	}{
-		{"filter=kind ack", "all.pcapng: ACKNOWLEDGE", "capture %s: 1 packets, "},
+		{"filter=kind ack", "all.pcapng: ACKNOWLEDGE", "capture %s: 1 packet, "},
 		{"device=softroce1,count=2", "all.pcapng: WRITE_FIRST WRITE_MIDDLE", "capture %s: 2 packets, "},
 		{"filter=kind write,file-size=9000,files=2", "all_00002.pcapng: WRITE_LAST", "; 2 files, "},
 		{"snaplen=60", "all.pcapng: WRITE_FIRST WRITE_MIDDLE WRITE_LAST ACKNOWLEDGE", "capture %s: 4 packets, 240 bytes"},

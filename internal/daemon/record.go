@@ -30,7 +30,11 @@ func (r Recorded) String() string {
 
 // Summary says what was recorded.
 func Summary(s control.CaptureState) string {
-	return fmt.Sprintf("%d packets, %d bytes, %d lost", s.Packets, s.Bytes, s.Dropped)
+	packets := "packets"
+	if s.Packets == 1 {
+		packets = "packet"
+	}
+	return fmt.Sprintf("%d %s, %d bytes, %d lost", s.Packets, packets, s.Bytes, s.Dropped)
 }
 
 // Record has the daemon behind socket record packets until ctx ends, or until o.Count packets are
