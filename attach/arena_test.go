@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -99,6 +101,31 @@ func TestRingMemoryIsZeroedBeforeItIsUsedAgain(t *testing.T) {
 	}
 	again.release()
 	other.release()
+}
+
+// While the memory of a large ring is zeroed, the processor is yielded again and again.
+func TestZeroingYields(t *testing.T) {
+	const size = 256 * clearAtATime
+	c := &chunk{mem: make([]byte, size), free: []span{{0, size}}, fresh: size}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var runs atomic.Int64
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !stop.Load() {
+			runs.Add(1)
+			runtime.Gosched()
+		}
+	}()
+	runtime.Gosched()
+	before := runs.Load()
+	c.cut(size)
+	if n := runs.Load() - before; n < size/clearAtATime/4 {
+		t.Errorf("another goroutine had %d runs while %d bytes were zeroed", n, size)
+	}
+	stop.Store(true)
+	<-done
 }
 
 // If a user may not have as much as the arena would like, a ring gets a chunk of its own size.

@@ -3,6 +3,7 @@ package attach
 import (
 	"io"
 	"os"
+	"os/signal"
 	"testing"
 	"time"
 
@@ -107,5 +108,35 @@ func TestUnreadEventsEndWithTheirSocket(t *testing.T) {
 	}
 	if !s.draining.Load() {
 		t.Error("no event waits")
+	}
+}
+
+// A socket with room for its events has no file in the runtime's poller, which the client would
+// wake with each byte that it reads.
+func TestEventsThatFitWakeNoPoller(t *testing.T) {
+	s, client := newTestEventSocket(t)
+	for range 20 {
+		s.signal()
+		if _, err := unix.Read(client, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.file != nil {
+		t.Error("the socket is in the runtime's poller")
+	}
+}
+
+func TestEventForAClientThatHasLeftRaisesNoSignal(t *testing.T) {
+	s, client := newTestEventSocket(t)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, unix.SIGPIPE, unix.SIGWINCH)
+	defer signal.Stop(signals)
+	unix.Shutdown(client, unix.SHUT_RDWR)
+	s.signal()
+	if err := unix.Kill(os.Getpid(), unix.SIGWINCH); err != nil { // arrives after an earlier SIGPIPE
+		t.Fatal(err)
+	}
+	if got := <-signals; got != unix.SIGWINCH {
+		t.Errorf("signal %v", got)
 	}
 }
