@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,7 +21,8 @@ import (
 )
 
 // A slowDaemon is a proxy in front of a fabric's server. While it hangs it forwards no reply; with
-// blocked set, it does not even read requests.
+// blocked set, it does not even read requests. Replies can lose their descriptors on the way, as
+// they do if a process has no room for them.
 type slowDaemon struct {
 	client *net.UnixConn // the end for verbs.WithConn
 	inner  *net.UnixConn // the proxy's end of client
@@ -30,6 +32,8 @@ type slowDaemon struct {
 	resumed sync.Cond // mu; signals that hangs or blocked has changed
 	hangs   bool
 	blocked bool
+
+	losesFDs atomic.Bool
 }
 
 func newSlowDaemon(t *testing.T, f *fabrictest.Fabric) *slowDaemon {
@@ -62,6 +66,9 @@ func (d *slowDaemon) forward(from, to *net.UnixConn, paused *bool) {
 		d.wait(paused)
 		if err != nil {
 			return
+		}
+		if from == d.server && d.losesFDs.Load() {
+			p.CloseFDs()
 		}
 		err = control.Write(to, abi.Append(nil, p.Header, p.Body), p.FDs...)
 		p.CloseFDs()

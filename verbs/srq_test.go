@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"softroce/internal/fabrictest"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
 )
@@ -168,5 +169,61 @@ func TestResizeCQKeepsCompletions(t *testing.T) {
 	}
 	if err := x.CQ.Resize(t.Context(), 0); !errors.Is(err, syscall.EINVAL) {
 		t.Error(err)
+	}
+}
+
+// The daemon moves queues to memory for whose descriptor the process has no room. A queue whose new
+// memory is mapped already uses it. Any other has lost its ring: the old one may be another
+// queue's.
+func TestResizeWithoutRoomForADescriptor(t *testing.T) {
+	ctx := t.Context()
+	d := newSlowDaemon(t, fabrictest.New(t, fabrictest.Config{}))
+	c, err := verbs.Open(ctx, "nic0", verbs.WithConn(d.client))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	cq, err := c.CreateCQ(ctx, 16, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pd, err := c.AllocPD(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srq, err := pd.CreateSRQ(ctx, verbs.SRQAttr{MaxWR: 16, MaxSGE: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.losesFDs.Store(true)
+	resize := func(n int) (errs []error) {
+		return []error{cq.Resize(ctx, n), srq.Modify(ctx, verbs.SRQAttr{MaxWR: uint32(n)}, verbs.SRQMaskMaxWR)}
+	}
+	for _, err := range resize(32) {
+		if err != nil {
+			t.Errorf("resize to memory that is mapped: %v", err)
+		}
+	}
+	if err := srq.PostRecv(make([]verbs.RecvWR, 32)...); err != nil || cq.CQE() != 32 {
+		t.Errorf("the CQ has %d entries, 32 receives to the SRQ: %v", cq.CQE(), err)
+	}
+	for _, err := range resize(1 << 13) { // needs a chunk of its own
+		if !errors.Is(err, syscall.EMFILE) {
+			t.Errorf("resize to memory that is not mapped: %v", err)
+		}
+	}
+	if _, err := cq.Poll(make([]verbs.WC, 1)); !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("Poll of a CQ without a ring: %v", err)
+	}
+	if err := cq.Arm(false); !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("Arm of a CQ without a ring: %v", err)
+	}
+	if err := srq.PostRecv(verbs.RecvWR{}); !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("PostRecv to an SRQ without a ring: %v", err)
+	}
+	for name, err := range map[string]error{"CQ": cq.Close(ctx), "SRQ": srq.Close(ctx)} {
+		if err != nil {
+			t.Errorf("%s without a ring: Close: %v", name, err)
+		}
 	}
 }
