@@ -1,11 +1,15 @@
 package harness
 
 import (
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"softroce/capture"
+	"softroce/cm"
 	"softroce/internal/check"
+	"softroce/internal/conversation"
 )
 
 // Judged returns options for a daemon that record all of its packets. When the daemon has ended,
@@ -27,7 +31,7 @@ func Judge(t *testing.T, file string, connections, messages int) {
 	switch {
 	case err != nil:
 		t.Errorf("%s: %v", file, err)
-	case report.Total > reusedBuffers(report) || len(report.NotJudged) > 0:
+	case report.Total > reusedBuffers(t, file, report) || len(report.NotJudged) > 0:
 		t.Errorf("%v", report)
 	case report.Connections < connections || report.Messages < messages:
 		t.Errorf("%s: want at least %d connections with %d messages", report.Verdict, connections, messages)
@@ -39,11 +43,60 @@ func Judge(t *testing.T, file string, connections, messages int) {
 // reusedBuffers counts the violations that are rping's: it fills the buffer of its 16-byte messages
 // again when its peer has replied, without waiting for their completions. If an ACK is lost, the
 // retransmission has the new content.
-func reusedBuffers(r *check.Report) (n int) {
+func reusedBuffers(t *testing.T, file string, r *check.Report) (n int) {
+	t.Helper()
+	var rping map[string]bool
 	for _, v := range r.Violations {
-		if v.Rule == "resend-same" && strings.Contains(v.Detail, "is RC_SEND_ONLY with 16 bytes, and was another RC_SEND_ONLY with 16 bytes") {
+		if v.Rule != "resend-same" || !strings.Contains(v.Detail, "is RC_SEND_ONLY with 16 bytes, and was another RC_SEND_ONLY with 16 bytes") {
+			continue
+		}
+		if rping == nil {
+			rping = flowsOf(t, file, rpingPort)
+		}
+		if rping[v.Flow] {
 			n++
 		}
 	}
 	return n
+}
+
+// rpingPort is the port on which rping listens.
+const rpingPort = 7174
+
+// flowsOf returns the flows of the RC connections to a port: REQ and REP in the capture say which
+// queue pairs they have.
+func flowsOf(t *testing.T, file string, port uint16) map[string]bool {
+	t.Helper()
+	r, err := capture.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	type request struct {
+		from, to netip.Addr
+		id       uint32
+	}
+	requests, flows := map[request]bool{}, map[string]bool{}
+	for rec, err := range r.Records() {
+		if err != nil {
+			break // Judge reports it
+		}
+		p, err := capture.Parse(rec)
+		if err != nil || p.DestQP != cm.GSIQPN {
+			continue
+		}
+		add := func(qpn uint32) { flows[conversation.FlowKey{Src: p.Dst, Dst: p.Src, QPN: qpn}.String()] = true }
+		switch _, m, _ := cm.Parse(p.Payload); m := m.(type) {
+		case *cm.REQ:
+			if m.ServiceID == cm.ServiceID(cm.PortSpaceTCP, port) {
+				requests[request{p.Src, p.Dst, m.LocalID}] = true
+				add(m.LocalQPN)
+			}
+		case *cm.REP:
+			if requests[request{p.Dst, p.Src, m.RemoteID}] {
+				add(m.LocalQPN)
+			}
+		}
+	}
+	return flows
 }
