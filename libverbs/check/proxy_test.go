@@ -3,6 +3,8 @@ package check
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -54,7 +56,8 @@ func TestCorruptRepliesDoNotCrashPrograms(t *testing.T) {
 	running.Wait()
 }
 
-// A filter inspects or changes a message and its descriptors. Connections call it concurrently.
+// A filter inspects or changes a message and its descriptors. Connections call it concurrently. An
+// empty message is not passed on.
 type filter func(m []byte, fds []int) ([]byte, []int)
 
 func unchanged(m []byte, fds []int) ([]byte, []int) { return m, fds }
@@ -84,11 +87,34 @@ func startProxy(t *testing.T, daemon string, requests, replies filter) string {
 				client.Close()
 				return
 			}
-			go forward(client, server, requests)
-			go forward(server, client, replies)
+			var forwarding sync.WaitGroup
+			forwarding.Go(func() { forward(client, server, requests) })
+			forwarding.Go(func() { forward(server, client, replies) })
+			go func() {
+				forwarding.Wait()
+				client.Close()
+				server.Close()
+			}()
 		}
 	}()
 	return l.Addr().String()
+}
+
+// withoutProcess makes registrations by address fail with EPERM: the daemon would take the proxy
+// for the client. The library then passes a descriptor of its memory.
+func withoutProcess(m []byte) []byte {
+	const unknownMemory = math.MaxUint32
+	if len(m) < abi.HeaderSize || opOf(m) != abi.OpRegMR {
+		return m
+	}
+	var r abi.RegMRRequest
+	if _, err := abi.Decode(m[abi.HeaderSize:], &r); err == nil && r.Memory == abi.MemoryProcess {
+		binary.LittleEndian.PutUint32(m[abi.HeaderSize+4:], unknownMemory)
+	}
+	if binary.LittleEndian.Uint32(m[atError:]) == uint32(unix.EINVAL) {
+		binary.LittleEndian.PutUint32(m[atError:], uint32(unix.EPERM))
+	}
+	return m
 }
 
 // forward passes messages on in one direction until the connection ends.
@@ -107,8 +133,10 @@ func forward(from, to *net.UnixConn, apply filter) {
 				fds = append(fds, rights...)
 			}
 		}
-		message, sent := apply(buf[:n], fds)
-		_, _, err = to.WriteMsgUnix(message, unix.UnixRights(sent...), nil)
+		message, sent := apply(withoutProcess(buf[:n]), fds)
+		if len(message) > 0 {
+			_, _, err = to.WriteMsgUnix(message, unix.UnixRights(sent...), nil)
+		}
 		for _, fd := range fds {
 			unix.Close(fd)
 		}
@@ -118,12 +146,94 @@ func forward(from, to *net.UnixConn, apply filter) {
 	}
 }
 
+// runBehind runs a program behind a proxy.
+func runBehind(t *testing.T, requests, replies filter, name string, args ...string) {
+	t.Helper()
+	socket := startProxy(t, verbstest.New(t).Socket(), requests, replies)
+	if out, err := command(t, socket, compile(t, name), args...).CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", name, err, out)
+	}
+}
+
+// refuse returns a filter of requests that makes the daemon refuse the first one with each key: it
+// gets an operation that it does not know. A request without a key is not refused.
+func refuse(key func(op uint16, body []byte) string) filter {
+	var mu sync.Mutex
+	refused := map[string]bool{}
+	return func(m []byte, fds []int) ([]byte, []int) {
+		mu.Lock()
+		defer mu.Unlock()
+		if k := key(opOf(m), m[abi.HeaderSize:]); k != "" && !refused[k] {
+			refused[k] = true
+			binary.LittleEndian.PutUint16(m[atOp:], math.MaxUint16)
+		}
+		return m, fds
+	}
+}
+
+func opOf(m []byte) uint16 { return binary.LittleEndian.Uint16(m[atOp:]) }
+
+func TestRefusedCallsChangeNothing(t *testing.T) {
+	runBehind(t, refuse(func(op uint16, body []byte) string {
+		switch op {
+		case abi.OpHello, abi.OpListDevices, abi.OpDestroyAH:
+			return ""
+		case abi.OpRegMR: // of which a call may make two
+			return "register"
+		}
+		return fmt.Sprint(op, body)
+	}), unchanged, "refused")
+}
+
+func TestIdentifierWhoseQueuesAreRefused(t *testing.T) {
+	runBehind(t, refuse(func(op uint16, _ []byte) string {
+		switch op {
+		case abi.OpCreateChannel, abi.OpCreateCQ, abi.OpCreateQP, abi.OpCMInitQPAttr, abi.OpModifyQP, abi.OpCreateSRQ:
+			return fmt.Sprint(op)
+		}
+		return ""
+	}), unchanged, "refused_cm")
+}
+
+// Address handles are given up also if the daemon refuses to destroy its own.
+func TestAddressHandlesWhoseDestructionIsRefused(t *testing.T) {
+	runBehind(t, refuse(func(op uint16, body []byte) string {
+		if op == abi.OpDestroyAH {
+			return fmt.Sprint(body)
+		}
+		return ""
+	}), unchanged, "refused_ah")
+}
+
+// A ring is in memory for whose descriptor the program has no room.
+func TestQueuesThatHaveLostTheirRing(t *testing.T) {
+	runBehind(t, unchanged, func(m []byte, fds []int) ([]byte, []int) {
+		if op := opOf(m); op == abi.OpResizeCQ || op == abi.OpModifySRQ {
+			fds = nil
+		}
+		return m, fds
+	}, "resize_lost")
+}
+
+func TestQueuePairIsDestroyedWhileAnotherThreadPolls(t *testing.T) {
+	destroyed := filepath.Join(t.TempDir(), "destroyed")
+	runBehind(t, unchanged, func(m []byte, fds []int) ([]byte, []int) {
+		if opOf(m) != abi.OpDestroyQP {
+			return m, fds
+		}
+		if err := os.WriteFile(destroyed, nil, 0o600); err != nil {
+			t.Error(err)
+		}
+		return nil, nil
+	}, "destroying", destroyed)
+}
+
 // TestUnselectedAttributesAreNotSent inspects the requests of a program whose unselected attributes
 // are all 0xa5.
 func TestUnselectedAttributesAreNotSent(t *testing.T) {
 	var modified atomic.Int32
 	socket := startProxy(t, verbstest.New(t).Socket(), func(m []byte, fds []int) ([]byte, []int) {
-		if binary.LittleEndian.Uint16(m[atOp:]) == abi.OpModifyQP {
+		if opOf(m) == abi.OpModifyQP {
 			modified.Add(1)
 			if bytes.IndexByte(m[abi.HeaderSize+8:], 0xa5) >= 0 { // after handle and mask
 				t.Errorf("the request contains unselected attributes: % x", m)

@@ -52,6 +52,13 @@ func TestTortureFindsNoRace(t *testing.T) {
 	torture(t, raceBuild, tortureSocket(t), "lives")
 }
 
+func TestEventsAndResizeOfSingleThreadedQueue(t *testing.T) {
+	file := raceBuild.compile(t, "single_threaded")
+	if out, err := raceBuild.command(t, programLimit, verbstest.New(t).Socket(), file).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // TestTortureWhileTheDaemonDies kills the daemon again and again, and starts another one.
 func TestTortureWhileTheDaemonDies(t *testing.T) {
 	socket := t.TempDir() + "/socket"

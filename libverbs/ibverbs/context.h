@@ -132,11 +132,16 @@ static inline void sr_count_users(void *object, atomic_int *users, int n)
 
 /*
  * sr_moved returns the error of moving a queue to another ring. The daemon uses the new one also if
- * this process had no room for its descriptor (EMFILE): then its chunk may be mapped already.
+ * this process had no room for its descriptor (EMFILE): then its chunk may be mapped already. If
+ * it is not, the queue has lost its ring.
  */
-static inline int sr_moved(int error, int mapping_error)
+static inline int sr_moved(struct sr_context *ctx, struct sr_shm *ring, int error,
+			   int mapping_error)
 {
-	return error && mapping_error ? error : mapping_error;
+	if (!mapping_error)
+		return 0;
+	sr_ring_unmap(&ctx->chunks, ring);
+	return error ? error : mapping_error;
 }
 
 /* Sets errno and returns NULL, for functions that return an object. */

@@ -22,8 +22,11 @@ static struct softroce_cqe *slot(struct sr_cq *q, uint32_t i)
 	return (struct softroce_cqe *)(q->ring.mem + SOFTROCE_RING_SLOTS) + (i & q->mask);
 }
 
+/* A queue that has lost its ring is empty: see ibv_resize_cq. */
 static uint32_t producer_index(struct sr_cq *q)
 {
+	if (!q->ring.mem)
+		return q->consumer;
 	return atomic_load_explicit(sr_shm_word(&q->ring, SOFTROCE_RING_PRODUCER),
 				    memory_order_acquire);
 }
@@ -54,7 +57,9 @@ static void load_wc(struct ibv_wc *wc, const struct softroce_cqe *cqe)
 const struct softroce_cqe *sr_cq_peek(struct sr_cq *q, bool *end)
 {
 	struct sr_conn *c = &sr_ctx(q->ibv.context)->conn;
-	*end = false;
+	*end = !q->ring.mem;
+	if (*end)
+		return NULL;
 	if (producer_index(q) != q->consumer)
 		return slot(q, q->consumer);
 	if (++q->empty_polls % YIELD_POLLS == 0)
@@ -115,6 +120,10 @@ int sr_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 	if (sr_gone(&sr_ctx(cq->context)->conn))
 		return sr_error(EIO);
 	sr_lock(&q->lock, q->single_threaded);
+	if (!q->ring.mem) {
+		sr_unlock(&q->lock, q->single_threaded);
+		return sr_error(EIO);
+	}
 	_Atomic uint32_t *armed = sr_shm_word(&q->ring, SOFTROCE_CQ_ARMED);
 	uint32_t none = SOFTROCE_CQ_ARM_NONE;
 	/* A queue armed for all completions stays so: these include solicited ones. */
@@ -155,7 +164,8 @@ static void purge(struct sr_cq *q, uint32_t qpn)
 void sr_cq_purge(struct sr_cq *q, uint32_t qpn)
 {
 	sr_lock(&q->lock, q->single_threaded);
-	purge(q, qpn);
+	if (q->ring.mem)
+		purge(q, qpn);
 	sr_unlock(&q->lock, q->single_threaded);
 }
 
@@ -247,7 +257,7 @@ static int cmd_destroy_cq(struct sr_cq *q)
 			       sizeof reply);
 	if (error == EIO) { /* as in sr_destroy_unused */
 		error = atomic_load(&q->users) ? sr_error(EBUSY) : 0;
-		reply.events = atomic_load(sr_shm_word(&q->ring, SOFTROCE_CQ_EVENTS));
+		reply.events = q->ring.mem ? sr_cq_events(q) : q->comp_events_taken;
 	}
 	if (!error)
 		unlink_cq(q, ch);
@@ -297,6 +307,13 @@ SR_PUBLIC struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, voi
 	return q ? &q->ibv : NULL;
 }
 
+/*
+ * A queue whose new ring this process cannot use has no ring: the daemon may give the memory of the
+ * old one to another queue. Polling then fails.
+ *
+ * The lock is acquired for a single-threaded queue, too: a thread that waits for an event of the
+ * channel looks into the rings of all its queues.
+ */
 SR_PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 {
 	struct sr_cq *q = sr_cq(cq);
@@ -306,12 +323,12 @@ SR_PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 	if (cqe < 1)
 		return sr_error(EINVAL);
 	/* The old ring must not be polled between the request and the reply. */
-	sr_lock(&q->lock, q->single_threaded);
+	pthread_mutex_lock(&q->lock);
 	int error = sr_command_fd(&sr_ctx(cq->context)->conn, SOFTROCE_OP_RESIZE_CQ, &req,
 				  sizeof req, &reply, sizeof reply, &fd);
 	if (reply.handle)
-		error = sr_moved(error, map_ring(q, fd, &reply));
-	sr_unlock(&q->lock, q->single_threaded);
+		error = sr_moved(sr_ctx(cq->context), &q->ring, error, map_ring(q, fd, &reply));
+	pthread_mutex_unlock(&q->lock);
 	return sr_error(error);
 }
 

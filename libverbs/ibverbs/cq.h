@@ -19,8 +19,8 @@ struct sr_cq {
 	atomic_int users;  /* queue pairs, and shared receive queues of XRC */
 
 	pthread_mutex_t lock;
-	bool single_threaded; /* lock is not used */
-	struct sr_shm ring;
+	bool single_threaded; /* lock is not used, except by ibv_resize_cq */
+	struct sr_shm ring;   /* not mapped if a resize has lost it */
 	uint32_t mask;
 	uint32_t consumer;
 	uint32_t empty_polls;
@@ -32,6 +32,12 @@ struct sr_cq {
 static inline struct sr_cq *sr_cq(struct ibv_cq *q)
 {
 	return (struct sr_cq *)q;
+}
+
+/* The completion events that the ring counts. */
+static inline uint32_t sr_cq_events(const struct sr_cq *q)
+{
+	return atomic_load(sr_shm_word(&q->ring, SOFTROCE_CQ_EVENTS));
 }
 
 /* cq.c */

@@ -65,13 +65,10 @@ SR_PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *ibv)
 
 static bool take_comp_event(struct sr_cq *q)
 {
-	bool fired = false;
-	sr_lock(&q->lock, q->single_threaded); /* the queue may be resized */
-	if (atomic_load(sr_shm_word(&q->ring, SOFTROCE_CQ_EVENTS)) != q->comp_events_taken) {
-		q->comp_events_taken++;
-		fired = true;
-	}
-	sr_unlock(&q->lock, q->single_threaded);
+	pthread_mutex_lock(&q->lock); /* the queue may be resized */
+	bool fired = q->ring.mem && sr_cq_events(q) != q->comp_events_taken;
+	q->comp_events_taken += fired;
+	pthread_mutex_unlock(&q->lock);
 	return fired;
 }
 

@@ -381,14 +381,17 @@ SR_PUBLIC int ibv_destroy_qp(struct ibv_qp *qp)
 {
 	struct sr_qp *q = sr_qp(qp);
 	struct sr_context *ctx = sr_ctx(qp->context);
+	/* The daemon may give the memory of the rings to another queue before its reply arrives. */
+	unlink_cqs(q);
 	int error = sr_destroy(&ctx->conn, SOFTROCE_OP_DESTROY_QP, qp->handle);
-	if (error)
+	if (error) {
+		link_cqs(q);
 		return error;
+	}
 	pthread_mutex_lock(&ctx->lock);
 	sr_list_del(&q->link);
 	sr_drop_async_events(ctx, qp->handle);
 	pthread_mutex_unlock(&ctx->lock);
-	unlink_cqs(q);
 	purge_cqs(q);
 	sr_wait_acknowledged(&qp->mutex, &qp->cond, &q->events_reported, &qp->events_completed);
 	count_uses(q, -1);

@@ -147,7 +147,7 @@ SR_PUBLIC int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int
 	sr_lock(&s->wq.lock, s->wq.single_threaded);
 	int error = sr_call(&sr_ctx(srq->context)->conn, &r);
 	if (r.reply_nfds && reply.handle)
-		error = sr_moved(error, map_ring(s, &reply, fd));
+		error = sr_moved(sr_ctx(srq->context), &s->wq.ring, error, map_ring(s, &reply, fd));
 	sr_unlock(&s->wq.lock, s->wq.single_threaded);
 	return sr_error(error);
 }

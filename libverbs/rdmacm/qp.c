@@ -95,9 +95,10 @@ static int modify_initial(struct rdma_cm_id *id, struct ibv_qp *qp)
 	return error ? error : modify_state(id, qp, IBV_QPS_RTS);
 }
 
+/* Destroys the completion queues that are not in use. */
 static void destroy_cqs(struct rdma_cm_id *id)
 {
-	if (id->qp_type == IBV_QPT_XRC_RECV && id->srq)
+	if (id->qp || (id->qp_type == IBV_QPT_XRC_RECV && id->srq))
 		return;
 	if (id->recv_cq) {
 		ibv_destroy_cq(id->recv_cq);
@@ -148,6 +149,7 @@ static int create_cqs(struct rdma_cm_id *id, uint32_t recv_size, uint32_t send_s
 SR_PUBLIC int rdma_create_srq_ex(struct rdma_cm_id *ibv, struct ibv_srq_init_attr_ex *attr)
 {
 	struct cm_id *id = cm_id(ibv);
+	const struct ibv_srq_init_attr_ex given = *attr;
 	if (!id->device)
 		return cm_result(EINVAL);
 	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE)) {
@@ -177,6 +179,7 @@ SR_PUBLIC int rdma_create_srq_ex(struct rdma_cm_id *ibv, struct ibv_srq_init_att
 	if (!srq) {
 		int error = errno;
 		destroy_cqs(ibv);
+		*attr = given; /* it may name what is destroyed */
 		return cm_result(error);
 	}
 	if (!ibv->pd)
@@ -247,21 +250,21 @@ static int complete_attr(struct cm_id *id, struct ibv_qp_init_attr_ex *attr)
 SR_PUBLIC int rdma_create_qp_ex(struct rdma_cm_id *ibv, struct ibv_qp_init_attr_ex *attr)
 {
 	struct cm_id *id = cm_id(ibv);
+	const struct ibv_qp_init_attr_ex given = *attr;
 	if (ibv->qp || !id->device)
 		return cm_result(EINVAL);
 	int error = complete_attr(id, attr);
-	if (error)
-		return cm_result(error);
-	struct ibv_qp *qp = ibv_create_qp_ex(ibv->verbs, attr);
-	if (!qp) {
-		error = errno;
-	} else {
+	struct ibv_qp *qp = error ? NULL : ibv_create_qp_ex(ibv->verbs, attr);
+	if (qp) {
 		error = modify_initial(ibv, qp);
 		if (error)
 			ibv_destroy_qp(qp);
+	} else if (!error) {
+		error = errno;
 	}
 	if (error) {
 		destroy_cqs(ibv);
+		*attr = given; /* it may name what is destroyed */
 		return cm_result(error);
 	}
 	if (qp->pd) /* NULL for an XRC target */
