@@ -145,8 +145,27 @@ func runProgram(t *testing.T, f *verbstest.Fabric, name string, args ...string) 
 	}
 }
 
-func TestDevicePathsAreRedirected(t *testing.T) {
-	runProgram(t, verbstest.New(t), "paths")
+// TestPrograms runs the programs that need a daemon and nothing else.
+func TestPrograms(t *testing.T) {
+	for _, c := range []struct{ program, claim string }{
+		{"cancel", "cancelled threads hold no lock"},
+		{"devmem", "device memory and DMA buffers"},
+		{"events", "events wake pollers and delay destruction"},
+		{"handles", "a handle that does not exist is ENOENT"},
+		{"imported", "imported contexts have rings"},
+		{"invalid_args", "invalid arguments return errors"},
+		{"overwritten", "an overwritten index is not followed"},
+		{"paths", "device paths are redirected"},
+		{"posted", "a message that is posted before its queue pair ends arrives"},
+		{"rdmacm", "the connection manager reports outcomes"},
+		{"resize_full", "a resize without room for a descriptor uses memory that is mapped"},
+		{"shared_rings", "rings share mappings"},
+		{"stolen_fds", "closed descriptors are not used"},
+		{"threads", "threads and forked children"},
+		{"windows", "memory windows and empty regions"},
+	} {
+		t.Run(c.claim, func(t *testing.T) { runProgram(t, verbstest.New(t), c.program) })
+	}
 }
 
 // exportedSymbols returns the exported symbols of a library, each with its version.
@@ -168,26 +187,6 @@ func exportedSymbols(t *testing.T, file string) map[string]bool {
 		}
 	}
 	return names
-}
-
-func TestInvalidArgumentsReturnErrors(t *testing.T) {
-	runProgram(t, verbstest.New(t), "invalid_args")
-}
-
-func TestHandlesThatDoNotExistAreENOENT(t *testing.T) {
-	runProgram(t, verbstest.New(t), "handles")
-}
-
-func TestImportedContextsHaveRings(t *testing.T) {
-	runProgram(t, verbstest.New(t), "imported")
-}
-
-func TestResizeWithoutRoomForADescriptor(t *testing.T) {
-	runProgram(t, verbstest.New(t), "resize_full")
-}
-
-func TestMemoryWindowsAndEmptyRegions(t *testing.T) {
-	runProgram(t, verbstest.New(t), "windows")
 }
 
 // TestEveryErrnoIsChecked looks for a call that fails of every function that returns an errno. The
@@ -234,10 +233,6 @@ func TestEveryErrnoIsChecked(t *testing.T) {
 	}
 }
 
-func TestDeviceMemoryAndDMABuffers(t *testing.T) {
-	runProgram(t, verbstest.New(t), "devmem")
-}
-
 // TestExportsDistributionSymbols compares with the libraries that the distribution's programs were
 // linked against.
 func TestExportsDistributionSymbols(t *testing.T) {
@@ -269,10 +264,6 @@ func TestExportsDistributionSymbols(t *testing.T) {
 			t.Errorf("libibverbs.so.1 does not export %s", s)
 		}
 	}
-}
-
-func TestConnectionManagerReportsOutcomes(t *testing.T) {
-	runProgram(t, verbstest.New(t), "rdmacm")
 }
 
 // runWithoutDaemon runs a program of testdata, ends the daemon at the program's request, and later
@@ -318,36 +309,8 @@ func TestUsedObjectsAreBusyWithoutTheDaemon(t *testing.T) {
 	runWithoutDaemon(t, "daemon_gone")
 }
 
-func TestOverwrittenIndexIsNotFollowed(t *testing.T) {
-	runProgram(t, verbstest.New(t), "overwritten")
-}
-
-func TestEventsWakePollersAndDelayDestruction(t *testing.T) {
-	runProgram(t, verbstest.New(t), "events")
-}
-
-func TestMessagePostedBeforeItsQueuePairEndsArrives(t *testing.T) {
-	runProgram(t, verbstest.New(t), "posted")
-}
-
-func TestThreadsAndForkedChildren(t *testing.T) {
-	runProgram(t, verbstest.New(t), "threads")
-}
-
-func TestClosedDescriptorsAreNotUsed(t *testing.T) {
-	runProgram(t, verbstest.New(t), "stolen_fds")
-}
-
-func TestRingsShareMappings(t *testing.T) {
-	runProgram(t, verbstest.New(t), "shared_rings")
-}
-
 func TestAddressHandlesShareOneOfTheDaemon(t *testing.T) {
 	runProgram(t, verbstest.New(t, verbstest.WithLimits(verbstest.Limits{AHs: 100})), "address_handles")
-}
-
-func TestCancelledThreadsHoldNoLock(t *testing.T) {
-	runProgram(t, verbstest.New(t), "cancel")
 }
 
 // AddressSanitizer cannot be used: its allocator does not survive the fork of a process with
