@@ -80,6 +80,11 @@ func BenchmarkControl(b *testing.B) {
 	c := f.Open(0)
 	e := verbstest.EndpointConfig{}.New(b, c)
 	ctx := b.Context()
+	memory := make([]byte, 1<<20)
+	buffer, err := c.AllocBuffer(len(memory))
+	if err != nil {
+		b.Fatal(err)
+	}
 	to := verbs.AHAttr{GRH: verbs.GlobalRoute{DGID: e.Info.GID, SGIDIndex: 1}}
 	for _, bench := range []struct {
 		name string
@@ -92,7 +97,10 @@ func BenchmarkControl(b *testing.B) {
 			return closed(e.PD.CreateQP(ctx, verbs.QPInitAttr{QPType: verbs.RC, SendCQ: e.CQ, RecvCQ: e.CQ,
 				Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16}}))
 		}},
-		{"MR", func() error { return closed(e.PD.RegMR(ctx, e.Buf, verbs.AccessLocalWrite)) }},
+		{"CQ/4096", func() error { return closed(c.CreateCQ(ctx, 4096, nil)) }},
+		{"MR/4KiB", func() error { return closed(e.PD.RegMR(ctx, memory[:4<<10], verbs.AccessLocalWrite)) }},
+		{"MR/1MiB", func() error { return closed(e.PD.RegMR(ctx, memory, verbs.AccessLocalWrite)) }},
+		{"MR/1MiB mapped", func() error { return closed(e.PD.RegMR(ctx, buffer.Bytes(), verbs.AccessLocalWrite)) }},
 		{"AH", func() error { return closed(e.PD.CreateAH(ctx, to)) }},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
