@@ -169,16 +169,16 @@ func (p *Process) retain() bool {
 	return true
 }
 
-func (p *Process) probe(addrs ...uint64) error {
-	var b [1]byte
-	local := []unix.Iovec{{Base: &b[0], Len: 1}}
-	for _, a := range addrs {
-		remote := []unix.RemoteIovec{{Base: uintptr(a), Len: 1}}
-		if _, err := p.readv(local, remote); err != nil {
-			return err
-		}
+// probe reads two bytes, if possible with one system call.
+func (p *Process) probe(first, last uint64) error {
+	var b [2]byte
+	n, err := p.readv(
+		[]unix.Iovec{{Base: &b[0], Len: 1}, {Base: &b[1], Len: 1}},
+		[]unix.RemoteIovec{{Base: uintptr(first), Len: 1}, {Base: uintptr(last), Len: 1}})
+	if err == nil && n < len(b) {
+		return ErrFault
 	}
-	return nil
+	return err
 }
 
 // processMemory is an address range of a process.
