@@ -3,6 +3,7 @@ package capture
 import (
 	"bytes"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -57,5 +58,33 @@ func TestCutPacketsAreDecoded(t *testing.T) {
 	}
 	if _, err := ParseCut(Record{LinkType: Ethernet, Length: 1 << 40, Data: whole[:60]}); !errors.Is(err, packet.ErrTruncated) {
 		t.Errorf("a length that no frame has: %v", err)
+	}
+}
+
+// What a truncated frame claims to have been costs no memory, unless it may be a RoCEv2 packet.
+func TestCutFramesAllocateLittle(t *testing.T) {
+	whole := markedFrame(packet.WriteOnly, "192.0.2.1", "192.0.2.2", strings.Repeat("x", 200))
+	other := bytes.Clone(whole)
+	other[packet.EthernetLen+packet.IPv4Len+3]++ // another UDP port
+	const n = 100
+	for _, c := range []struct {
+		name   string
+		frame  []byte
+		length int
+		most   uint64
+	}{
+		{"a RoCEv2 packet of 1 MiB", whole[:80], 1 << 20, 4 << 10},
+		{"one of 64 KiB", whole[:80], 1 << 16, 100 << 10},
+		{"another protocol", other[:80], 1 << 16, 4 << 10},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range n {
+			ParseCut(Record{LinkType: Ethernet, Length: c.length, Data: c.frame})
+		}
+		runtime.ReadMemStats(&after)
+		if each := (after.TotalAlloc - before.TotalAlloc) / n; each > c.most {
+			t.Errorf("%s: %d bytes for each, want at most %d", c.name, each, c.most)
+		}
 	}
 }

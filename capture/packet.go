@@ -60,11 +60,17 @@ func Parse(r Record) (*Packet, error) {
 	return p, nil
 }
 
+// maxCutFrame bounds the length that a truncated frame may claim: no IP packet is longer.
+const maxCutFrame = 1<<16 + 64
+
 // ParseCut parses a frame that the capture truncated, as far as its headers are left: the BTH at
 // least. Its ICRC is not known. The error of other frames is that of Parse.
 func ParseCut(r Record) (*Packet, error) {
-	if r.Length <= len(r.Data) || r.Length > maxRecord {
+	if r.Length <= len(r.Data) || r.Length > maxCutFrame {
 		return Parse(r)
+	}
+	if p, err := Parse(r); !errors.Is(err, packet.ErrTruncated) {
+		return p, err
 	}
 	whole := r
 	whole.Data = make([]byte, r.Length)

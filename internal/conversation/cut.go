@@ -2,6 +2,7 @@ package conversation
 
 import (
 	"encoding/binary"
+	"errors"
 
 	"softroce/capture"
 	"softroce/packet"
@@ -9,14 +10,34 @@ import (
 
 // A capture program may cut frames to a snap length. If the headers are left, all but the payload
 // can be judged: the rest of the frame is taken to be zeros with the right ICRC, and
-// CapturedPayload tells what is not.
+// CapturedPayload tells what is not. A packet that is kept keeps no zeros.
 
 // maxCutFrame bounds the length that a cut frame may claim: no IP packet is longer.
 const maxCutFrame = 1<<16 + 64
 
+// zeros are the bytes that captures lack. They are not written.
+var zeros [maxCutFrame]byte
+
 // Parse is capture.Parse that also parses a frame of which the capture has only a part, if that
-// contains all of the headers. Record.Data stays as captured.
-func Parse(r capture.Record) (*capture.Packet, error) { return parse(r, headerEnd) }
+// contains all of the headers. Record.Data stays as captured; of a packet with a connection the
+// length of the payload is right, and all of its bytes are zero: see Transmission.WholePayload.
+func Parse(r capture.Record) (*capture.Packet, error) {
+	p, err := parse(r, headerEnd)
+	if err == nil && IsCut(r) && HasFlow(p.Opcode.Service()) {
+		shrink(p)
+	}
+	return p, err
+}
+
+// shrink releases the bytes that a cut packet lacks. Its ICRC becomes that of what is left.
+func shrink(p *capture.Packet) {
+	at := bthEnd(p) - packet.BTHLen
+	covered := p.Transport[:min(len(p.Data)-at, len(p.Transport)-packet.ICRCLen)]
+	b := make([]byte, len(covered)+packet.ICRCLen)
+	copy(b, covered)
+	binary.LittleEndian.PutUint32(b[len(covered):], packet.ICRCBytes(&p.Addressing, covered))
+	p.IP, p.Transport, p.Trailer, p.Payload = nil, b, zeros[:len(p.Trailer)], zeros[:len(p.Payload)]
+}
 
 // ParseBTH is Parse that needs only the BTH of a cut frame. Headers that the capture lacks are
 // zero.
@@ -25,7 +46,7 @@ func ParseBTH(r capture.Record) (*capture.Packet, error) { return parse(r, bthEn
 // parse parses a frame that may be cut after the end of what is needed.
 func parse(r capture.Record, needed func(p *capture.Packet) int) (*capture.Packet, error) {
 	p, err := capture.Parse(r)
-	if err == nil || !IsCut(r) || r.Length > maxCutFrame {
+	if !errors.Is(err, packet.ErrTruncated) || !IsCut(r) || r.Length > maxCutFrame {
 		return p, err
 	}
 	whole := r
@@ -75,5 +96,17 @@ func (t *Transmission) CapturedPayload() []byte {
 	if !IsCut(t.Record) {
 		return t.Payload
 	}
-	return t.Payload[:max(0, min(len(t.Payload), len(t.Data)-headerEnd(t.Packet)))]
+	at := headerEnd(t.Packet)
+	return t.Data[min(at, len(t.Data)):min(at+len(t.Payload), len(t.Data))]
+}
+
+// WholePayload returns the payload, with zeros for what the capture lacks.
+func (t *Transmission) WholePayload() []byte {
+	captured := t.CapturedPayload()
+	if len(captured) == len(t.Payload) {
+		return captured
+	}
+	b := make([]byte, len(t.Payload))
+	copy(b, captured)
+	return b
 }

@@ -133,7 +133,7 @@ func (r *responderModel) feedAnd(e *conversation.Transmission, answers *response
 	if n, ok := r.shortReceives[e.Seq]; ok {
 		r.receives.size = n
 	}
-	r.receive(h, e.Payload)
+	r.receive(h, e.WholePayload())
 	r.views.writeBack()
 	if r.qp.State() == ib.QPSErr {
 		r.fed(e, false)

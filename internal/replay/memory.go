@@ -17,8 +17,8 @@ type sparseMemory struct {
 // views are the copies of memory that are in use.
 type views []view
 
-// pageBytes is the unit of allocation.
-const pageBytes = 1024
+// pageBytes is the unit of allocation: small, so that packets with few bytes each cost little.
+const pageBytes = 64
 
 type page struct {
 	data  [pageBytes]byte
@@ -32,12 +32,23 @@ type view struct {
 	b    []byte
 }
 
-// writeBack copies the views back, which may have been written, and releases them.
+// writeBack copies the views back, which may have been written, and releases them. Zeros where
+// nothing is known change nothing.
 func (l *views) writeBack() {
 	for _, n := range *l {
-		n.from.each(n.addr, len(n.b), func(p *page, at, from, k int) { copy(p.data[at:at+k], n.b[from:]) })
+		n.from.eachOf(n.addr, len(n.b), func(from, k int) bool { return !isZero(n.b[from : from+k]) },
+			func(p *page, at, from, k int) { copy(p.data[at:at+k], n.b[from:]) })
 	}
 	l.release()
+}
+
+func isZero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // release ends the views, which were only read.
@@ -59,10 +70,17 @@ func (m *sparseMemory) page(addr uint64) *page {
 
 // each calls f for each part of a range that lies in one page.
 func (m *sparseMemory) each(addr uint64, n int, f func(p *page, at, from, n int)) {
+	m.eachOf(addr, n, func(int, int) bool { return true }, f)
+}
+
+// eachOf is each that leaves out parts without a page for which needed returns false.
+func (m *sparseMemory) eachOf(addr uint64, n int, needed func(from, n int) bool, f func(p *page, at, from, n int)) {
 	for from := 0; from < n; {
 		at := int(addr % pageBytes)
 		k := min(pageBytes-at, n-from)
-		f(m.page(addr), at, from, k)
+		if m.pages[addr/pageBytes] != nil || needed(from, k) {
+			f(m.page(addr), at, from, k)
+		}
 		addr += uint64(k)
 		from += k
 	}
@@ -93,7 +111,9 @@ func (m *sparseMemory) markKnown(addr uint64, n, at int) {
 }
 
 // markUnknown records that the content of a range is unknown.
-func (m *sparseMemory) markUnknown(addr uint64, n int) { m.markKnown(addr, n, -1) }
+func (m *sparseMemory) markUnknown(addr uint64, n int) {
+	m.eachOf(addr, n, func(int, int) bool { return false }, func(p *page, i, _, n int) { clear(p.since[i : i+n]) })
+}
 
 // markWritten records that a request has written its payload, as far as the capture has it.
 func (m *sparseMemory) markWritten(addr uint64, e *conversation.Transmission) {

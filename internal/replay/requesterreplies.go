@@ -105,7 +105,7 @@ func (r *requesterModel) deliverReply(e *conversation.Transmission) {
 	}
 	una, send := r.progress()
 	r.reply = e
-	r.receive(h, e.Payload)
+	r.receive(h, e.WholePayload())
 	r.reply = nil
 	r.mode.delivered(e, una, send)
 	if isRNR(h.AETH.Syndrome) && e.Info.Kind == packet.KindAck {
@@ -159,5 +159,5 @@ func (r *requesterModel) compareRepeat(c *conversation.Transmission) {
 		return
 	}
 	p := m.Packets[i]
-	r.compare(c, &sentPacket{p.Header, p.Payload})
+	r.compare(c, &sentPacket{p.Header, p.WholePayload()})
 }

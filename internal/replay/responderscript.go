@@ -450,7 +450,7 @@ func (w *work) bytes(wr int, size int64) []byte {
 	b := make([]byte, 0, size)
 	for i := sort.Search(len(w.pieces), func(i int) bool { return w.pieces[i].wr >= wr }); i < len(w.pieces) && w.pieces[i].wr == wr; i++ {
 		if p := w.pieces[i]; p.at >= 0 {
-			b = append(b, w.data[p.at:p.at+p.size]...)
+			b = w.data.appendTo(b, p.at, p.size)
 		} else {
 			b = append(b, make([]byte, p.size)...)
 		}

@@ -171,8 +171,8 @@ func (l *ResponderSession) work(r *liveRequester) *work {
 		if j.Length > 0 {
 			result = make([]byte, j.Length)
 		} else if n := len(j.Payload); n > 0 {
-			w.piece(int64(len(w.data)), int64(n))
-			w.data = append(w.data, j.Payload...)
+			w.piece(w.data.length, int64(n))
+			w.data.add(j.Payload, int64(n))
 		}
 		r.results = append(r.results, result)
 		w.wrs = append(w.wrs, wr)

@@ -100,7 +100,7 @@ func (l *RequesterSession) judgeUnreliable() (*Stream, error) {
 	for _, e := range r.s.Requests {
 		r.advance(e.Index)
 		r.v.Compared++
-		r.receive(r.prepare(e, nil), e.Payload)
+		r.receive(r.prepare(e, nil), e.WholePayload())
 		r.views.writeBack()
 	}
 	r.advance(len(l.Packets))

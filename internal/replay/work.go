@@ -5,7 +5,6 @@ import (
 
 	"softroce/internal/conversation"
 	"softroce/internal/ib"
-	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -13,7 +12,7 @@ import (
 // work is the work requests of a requester, rebuilt from what it sent.
 type work struct {
 	wrs    []transport.SendWR
-	data   []byte // the payload that the capture has
+	data   payloads // that the capture has
 	pieces []piece
 	mtu    int64
 }
@@ -145,23 +144,21 @@ func (w *work) payload(m *conversation.Message, length int64) {
 			break
 		}
 		if at > pos {
-			w.piece(int64(len(w.data))-run, run)
+			w.piece(w.data.length-run, run)
 			w.unknown(at - pos)
 			run = 0
 		}
-		b := make([]byte, size)
-		copy(b, e.Payload)
-		w.data = append(w.data, b...)
+		w.data.add(e.CapturedPayload(), size)
 		run += size
 		pos = at + size
 	}
-	w.piece(int64(len(w.data))-run, run)
+	w.piece(w.data.length-run, run)
 	w.unknown(length - pos)
 }
 
 // post sets the scatter/gather lists and posts everything.
 func (w *work) post(b *modelQP) error {
-	data, err := b.register(mrtable.HeapMemory(w.data), 0, 0)
+	data, err := b.register(&w.data, 0, 0)
 	if err != nil {
 		return fmt.Errorf("payload: %w", err)
 	}
