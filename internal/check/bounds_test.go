@@ -41,6 +41,28 @@ func TestStreamHistoryIsBounded(t *testing.T) {
 	}
 }
 
+// Requests are counted as long as they are kept, also those of a stream that a PSN far away has
+// ended, until it is clear whether it goes on.
+func TestKeptRequestsAreCounted(t *testing.T) {
+	var rs []capture.Record
+	for _, psn := range []uint32{1, 2, 3, 1 << 22, 4, 5, 1 << 23, 1<<23 + 1, 1 << 21, 1<<21 + 1} {
+		rs = append(rs, sendTo(len(rs)+1, 17, psn))
+	}
+	fs, _ := survey(yield(rs))
+	j := newJudge(fs)
+	for i, r := range rs {
+		j.record(r)
+		s := fs.list[0].stream
+		kept := len(s.requests)
+		if s.aside != nil {
+			kept += len(s.aside.stream.requests)
+		}
+		if j.requests != kept {
+			t.Errorf("packet %d: %d requests are kept, counted as %d", i+1, kept, j.requests)
+		}
+	}
+}
+
 func TestFlowsBeyondLimitAreNoted(t *testing.T) {
 	var rs []capture.Record
 	for i := range conversation.MaxFlows + 10 {

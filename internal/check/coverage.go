@@ -49,6 +49,9 @@ func (r *Report) Incomplete() []string {
 	if r.Beyond > 0 {
 		why = append(why, fmt.Sprintf("%s were not judged: there are more than %d flows", count(r.Beyond, "packet"), conversation.MaxFlows))
 	}
+	if r.RD > 0 {
+		why = append(why, fmt.Sprintf("%s not judged: reliable datagrams or manufacturer opcodes", count(r.RD, "packet")))
+	}
 	return why
 }
 
@@ -78,7 +81,7 @@ func (r *Report) judged() string {
 	if parts == nil {
 		parts = append(parts, "no connection")
 	}
-	return fmt.Sprintf("%s, %s", strings.Join(parts, ", "), count(r.RoCE-r.Views-r.Cut, "packet"))
+	return fmt.Sprintf("%s, %s", strings.Join(parts, ", "), count(r.RoCE-r.Views-r.Cut-r.RD, "packet"))
 }
 
 // lost says what the recoveries and the PSNs show of loss, "" for nothing.

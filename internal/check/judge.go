@@ -159,6 +159,7 @@ func (j *judge) readable(p *judgedPacket) bool {
 		j.violates(p, ruleICRC, "%v with ICRC %#08x, expected %#08x", p.Opcode, p.ICRC(), packet.ICRCBytes(&p.Addressing, p.Transport[:len(p.Transport)-packet.ICRCLen]))
 		return false
 	case s == packet.RD || s > packet.XRC:
+		j.RD++
 		j.noteOn(p, noteForeign)
 		return false
 	case errors.Is(p.Err, packet.ErrOpcode):

@@ -16,6 +16,7 @@ type Report struct {
 	Cut    int    `json:"cut_packets"`               // of which the capture has only a part
 	Flows  int    `json:"flows"`                     // queue pairs that RC, XRC or UC packets go to
 	Beyond int    `json:"packets_beyond_flows"`      // of more flows than are judged
+	RD     int    `json:"rd_packets"`                // of reliable datagrams and manufacturer opcodes, which are not judged
 
 	// What was judged beyond single packets: pairs of opposite flows with their messages, and those
 	// of UC. Flows of RC and XRC without an opposite one are listed, the first maxUnpaired of them.

@@ -239,6 +239,7 @@ func (s *stream) leave(p *judgedPacket) {
 	old := *s
 	s.earlyReply = earlyReply{}
 	s.start(p.PSN)
+	s.judge.requests += len(old.requests) // they are kept
 	s.aside = &aside{stream: &old}
 	s.aside.jump = jump{request: s.newRequest(p, old.next), expected: old.next, name: p.name, returned: true}
 }
@@ -256,7 +257,7 @@ func (s *stream) comeBack(psn uint32, reply bool) {
 		}
 		return
 	}
-	s.judge.requests += len(a.stream.requests) - len(s.requests)
+	s.judge.requests -= len(s.requests)
 	left := a.jump
 	*s = *a.stream
 	s.violation(rulePSNOrder, left.no, left.name, true, "%v with a PSN far off, expected %d", left.opcode, conversation.Wrap(left.expected))
@@ -268,6 +269,7 @@ func (s *stream) comeBack(psn uint32, reply bool) {
 func (s *stream) noteLeft() {
 	a := s.aside
 	s.aside = nil
+	s.judge.requests -= len(a.stream.requests)
 	s.note(noteNewStream, a.jump.no, a.jump.name)
 	a.stream.reportACK()
 	a.stream.judgeWaits()

@@ -3,11 +3,15 @@ package conversation
 import (
 	"cmp"
 	"slices"
+	"sort"
 
 	"softroce/packet"
 )
 
 // Where Identifications do not count up, a capture leaves open in which order replies were sent.
+
+// maxResponses bounds the responses among which a packet is searched for its own.
+const maxResponses = 64
 
 // byMSN sorts replies whose order is not certain: MSNs never decrease. A packet without an MSN
 // belongs to the first response that lacks its PSN.
@@ -36,11 +40,21 @@ func (s *Stream) byMSN() {
 		psn   int64
 	}
 	taken := map[part]bool{}
+	next := map[int64]int{} // by PSN: the response from which on one may lack it
 	for _, r := range s.RepliesSent {
 		if r.Info.Kind != packet.KindReadResponse || r.Info.Position.StartsMessage() {
 			continue
 		}
-		for _, f := range firsts[s.MessageAt(r.Seq)] {
+		l := firsts[s.MessageAt(r.Seq)]
+		i := next[r.Seq]
+		for i < len(l) && taken[part{l[i], r.Seq}] {
+			i++
+		}
+		next[r.Seq] = i
+		if r.Info.Headers&packet.HasAETH != 0 {
+			i = max(i, sort.Search(len(l), func(i int) bool { return msn(l[i]) >= msn(r) }))
+		}
+		for _, f := range l[i:min(len(l), i+maxResponses)] {
 			at := part{f, r.Seq}
 			if r.Seq > f.Seq && !taken[at] && (r.Info.Headers&packet.HasAETH == 0 || msn(r) == msn(f)) {
 				taken[at], places[r] = true, place{msn(f), f, r.Seq}

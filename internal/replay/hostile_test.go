@@ -70,6 +70,12 @@ func TestHostileCapturesReplayInBoundedTime(t *testing.T) {
 		"responses to all READs": func(i int) (bool, packet.Header, int) {
 			return i > n/2, []packet.Header{read(0, 0, 1, 1<<31), bth(packet.ReadResponseMid, i%1000)}[bit(i > n/2)], 256 * bit(i > n/2)
 		},
+		"responses begun, and continued later": func(i int) (bool, packet.Header, int) {
+			if i == 0 {
+				return false, read(0, 0, 1, 4096), 0
+			}
+			return true, []packet.Header{bth(packet.ReadResponseFirst, 0), bth(packet.ReadResponseMid, 1)}[bit(i > n/2)], 256
+		},
 		"a key for each packet": func(i int) (bool, packet.Header, int) {
 			h := bth(packet.WriteOnly, i)
 			h.RETH = packet.RETH{VA: uint64(i) * 7919 << 30, RKey: uint32(i), Length: 4}
