@@ -33,10 +33,19 @@ func BenchmarkCopiedRead64B(b *testing.B)    { benchmarkCopied(b, ib.WRRDMARead,
 // Send was.
 type payloadRecorder struct {
 	wire.Link
-	at []*byte
+	at     []*byte
+	frames int
+}
+
+// Capabilities are those of a link to a network.
+func (l *payloadRecorder) Capabilities() wire.Capabilities {
+	c := l.Link.Capabilities()
+	c.ICRC = true
+	return c
 }
 
 func (l *payloadRecorder) Send(_ int64, batch []wire.TxFrame) (int, error) {
+	l.frames += len(batch)
 	if p := batch[0].Payload; len(p) > 0 {
 		l.at = append(l.at, &p[0][0])
 	}
@@ -58,5 +67,26 @@ func TestEachStepReadsToTheSameMemory(t *testing.T) {
 	}
 	if len(l.at) != 3 || l.at[0] != l.at[1] || l.at[1] != l.at[2] {
 		t.Errorf("the steps read to %v", l.at)
+	}
+}
+
+// On a link to a network, memory that only the kernel can copy makes no shorter turns.
+func TestCopiedMemoryHasWholeTurnsOnNetworkLinks(t *testing.T) {
+	var sent [2]int
+	for i := range sent {
+		w := newTestFabric(t)
+		l := &payloadRecorder{}
+		a := w.client(w.nic(1, func(inner wire.Link) wire.Link { l.Link = inner; return l })).qp(smallCaps)
+		b := w.client(w.nic(2)).qp(smallCaps)
+		a.connect(4096, b)
+		if i == 1 {
+			a.useCopiedMemory()
+		}
+		a.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 1<<20)})
+		w.steps(2) // the first notes what memory it is
+		sent[i] = l.frames
+	}
+	if sent[0] != sent[1] || sent[0] == 0 {
+		t.Errorf("two steps have sent %d packets of mapped memory, %d of other", sent[0], sent[1])
 	}
 }

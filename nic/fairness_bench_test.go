@@ -25,7 +25,7 @@ import (
 //	go test ./nic -run xxx -bench LatencyBesideHog -benchtime 20000x
 func BenchmarkLatencyBesideHog(b *testing.B) {
 	b.Run("idle", func(b *testing.B) {
-		latencyBeside(b, func(*testFabric, *nic.Device, *nic.Device) func() { return func() {} })
+		latencyBeside(b, onFabric, func(*testFabric, *nic.Device, *nic.Device) func() { return func() {} })
 	})
 	for _, op := range []ib.WROpcode{ib.WRRDMAWrite, ib.WRRDMARead} {
 		for _, process := range []bool{false, true} {
@@ -35,12 +35,23 @@ func BenchmarkLatencyBesideHog(b *testing.B) {
 					memory = "process"
 				}
 				b.Run(fmt.Sprintf("%v/%s/%d", op, memory, n), func(b *testing.B) {
-					latencyBeside(b, func(w *testFabric, x, y *nic.Device) func() { return startHog(w, x, y, op, process, n) })
+					latencyBeside(b, onFabric, func(w *testFabric, x, y *nic.Device) func() { return startHog(w, x, y, op, process, n) })
 				})
 			}
 		}
 	}
+	for _, process := range []bool{false, true} {
+		b.Run(fmt.Sprintf("packet/%v/process=%v/64", ib.WRRDMAWrite, process), func(b *testing.B) {
+			skipWithoutRoot(b)
+			onPacketLinks := func(w *testFabric) (x, y *nic.Device) { return w.wireNICs("packet") }
+			latencyBeside(b, onPacketLinks, func(w *testFabric, x, y *nic.Device) func() {
+				return startHog(w, x, y, ib.WRRDMAWrite, process, 64)
+			})
+		})
+	}
 }
+
+func onFabric(w *testFabric) (x, y *nic.Device) { return w.nic(1), w.nic(2) }
 
 const hogMessage = 64 << 20
 
@@ -74,11 +85,11 @@ func startHog(w *testFabric, x, y *nic.Device, op ib.WROpcode, process bool, n i
 	}
 }
 
-func latencyBeside(b *testing.B, start func(w *testFabric, x, y *nic.Device) func()) {
+func latencyBeside(b *testing.B, devices func(*testFabric) (x, y *nic.Device), start func(w *testFabric, x, y *nic.Device) func()) {
 	engine, err := nic.NewEngine(nic.EngineConfig{Seed: 1})
 	check(b, err)
 	w := &testFabric{t: b, engine: engine, fabric: wire.NewFabric(), mem: 4096}
-	x, y := w.nic(1), w.nic(2)
+	x, y := devices(w)
 	bell, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	check(b, err)
 	defer unix.Close(bell)

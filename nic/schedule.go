@@ -43,7 +43,7 @@ type schedule struct {
 	place  place[Context]
 	ready  fifo[QP]
 	credit int  // bytes that it may still send in this turn, negative if it has sent too much
-	copied bool // it has sent payload that is copied twice, so that its turns are shorter
+	copied bool // it has sent payload that only the kernel can copy; on a fabric, its turns are shorter
 }
 
 // activate gives q a turn. A client that had nothing to send has the next one.
@@ -157,7 +157,7 @@ func (d *Device) serveQP(q *QP, budget int) (cost int, more bool) {
 	}
 	t.left = min(budget, t.turn)
 	if q.ctx.schedule.copied {
-		t.left /= 2
+		t.left /= t.copyCost
 	}
 	fetched := q.sqFetched
 	posted := q.fetchSends()
@@ -170,7 +170,7 @@ func (d *Device) serveQP(q *QP, budget int) (cost int, more bool) {
 type waitingTurn struct {
 	q       *QP
 	packets int  // reserved frames
-	cost    int  // what the packets were estimated to cost: they are copied twice
+	cost    int  // what the packets were estimated to cost
 	left    int  // bytes left in the turn
 	posted  bool // it has more work requests to fetch
 }
@@ -195,7 +195,7 @@ func (d *Device) transmitTurn(q *QP, posted bool) (cost int, more bool) {
 	if n := q.t.Waiting(); n > 0 {
 		q.ctx.schedule.copied = true
 		n = min(n, t.room(q.t.PathMTU()))
-		w := waitingTurn{q, n, 2 * min(t.left, n*packetCost(q.t.PathMTU())), t.left, posted}
+		w := waitingTurn{q, n, t.copyCost * min(t.left, n*packetCost(q.t.PathMTU())), t.left, posted}
 		t.waiting = append(t.waiting, w)
 		t.reserved += n
 		return cost + w.cost, false

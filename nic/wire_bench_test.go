@@ -20,9 +20,7 @@ import (
 // pair of MTU 9000 connects, on one thread. The kernel copies the memory of the clients, as it does
 // that of most C programs. cpu-s/GiB is processor time, which a busy machine changes little.
 func BenchmarkWire(b *testing.B) {
-	if os.Geteuid() != 0 {
-		b.Skip("network namespaces require root")
-	}
+	skipWithoutRoot(b)
 	for _, op := range []struct {
 		name string
 		code ib.WROpcode
@@ -32,18 +30,25 @@ func BenchmarkWire(b *testing.B) {
 			bytes, depth int
 		}{{"64KiB", 64 << 10, 32}, {"1MiB", 1 << 20, 4}} {
 			for _, link := range []string{"packet", "udp"} {
-				b.Run(op.name+"/"+size.name+"/"+link, func(b *testing.B) {
-					w := newTestFabric(b)
-					x, y := w.wirePair(link)
+				b.Run(op.name+"/"+size.name+"/"+link, func(bench *testing.B) {
+					w := newTestFabric(bench)
+					a, b := w.wireNICs(link)
+					x, y := connected(w.client(a), w.client(b), smallCaps)
 					x.useCopiedMemory()
 					y.useCopiedMemory()
-					start := processorTime(b)
-					benchmarkPair(b, x, y, op.code, size.bytes, size.depth)
-					used := processorTime(b) - start
-					b.ReportMetric(used.Seconds()*(1<<30)/float64(b.N)/float64(size.bytes), "cpu-s/GiB")
+					start := processorTime(bench)
+					benchmarkPair(bench, x, y, op.code, size.bytes, size.depth)
+					used := processorTime(bench) - start
+					bench.ReportMetric(used.Seconds()*(1<<30)/float64(bench.N)/float64(size.bytes), "cpu-s/GiB")
 				})
 			}
 		}
+	}
+}
+
+func skipWithoutRoot(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("network namespaces require root")
 	}
 }
 
@@ -54,32 +59,20 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// wirePair makes connected queue pairs on two NICs at the ends of a veth pair.
-func (w *testFabric) wirePair(kind string) (x, y *queue) {
+// wireNICs adds NICs at the ends of a veth pair.
+func (w *testFabric) wireNICs(kind string) (a, b *nic.Device) {
 	left, right := newNamespace(w.t), newNamespace(w.t)
 	inNamespace(w.t, left, func() {
 		check(w.t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "wire0", MTU: 9000},
 			PeerName: "wire0", PeerMTU: 9000, PeerNamespace: netlink.NsFd(right)}))
 	})
-	a, b := w.wireNIC(left, kind, 1), w.wireNIC(right, kind, 2)
+	a, b = w.wireNIC(left, kind, 1), w.wireNIC(right, kind, 2)
 	for _, d := range []*nic.Device{a, b} {
 		for deadline := time.Now().Add(10 * time.Second); !d.Interface().Up() && time.Now().Before(deadline); {
 			time.Sleep(time.Millisecond)
 		}
 	}
-	x, y = w.client(a).qp(smallCaps), w.client(b).qp(smallCaps)
-	connect := func(q, peer *queue) {
-		a := attrs(4096, peer)
-		for i, g := range peer.Device.GIDs() {
-			if g.GID[10] == 0xff { // IPv4
-				a.AV.DGID, a.AV.SGIDIndex = g.GID, i
-			}
-		}
-		q.connectWith(a)
-	}
-	connect(x, y)
-	connect(y, x)
-	return x, y
+	return a, b
 }
 
 func newNamespace(t testing.TB) (ns netns.NsHandle) {
