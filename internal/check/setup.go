@@ -10,8 +10,9 @@ import (
 )
 
 // The messages of the connection manager say with which PSN and path MTU a connection begins, how
-// long its requester waits, and how many READs and atomics it may have outstanding. A program may change that when it modifies the queue pair, so a
-// stream uses them only if its first request is near that PSN.
+// long its requester waits, and how many READs and atomics it may have outstanding. A program may
+// change that when it modifies the queue pair, so a stream uses them only if its first request is
+// near that PSN.
 
 // A setup is what REQ and REP say of one direction.
 type setup struct {

@@ -77,7 +77,8 @@ func (j *judge) findOwner(p *judgedPacket) {
 	}
 }
 
-// expects reports whether p has the PSN that the connection of f expects next, or repeats a request.
+// expects reports whether p has the PSN that the connection of f expects next, or repeats a
+// request.
 func (f *flow) expects(p *judgedPacket) bool {
 	s := f.stream
 	if !p.info.Request {
