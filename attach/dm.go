@@ -75,7 +75,10 @@ func (c *conn) regDM(v *abi.RegMRRequest) (reply, error) {
 		return reply{}, err
 	}
 	var m *nic.MR
-	c.device.engine.Do(func() { m, err = c.nic.RegDM(pd, dm, v.Offset, v.Length, ib.Access(v.Access)) })
+	c.device.engine.Do(func() {
+		m, err = c.nic.RegDM(pd, dm, v.Offset, v.Length, ib.Access(v.Access))
+		describeMemory(m, v.Memory, 0)
+	})
 	if err != nil {
 		return reply{}, err
 	}

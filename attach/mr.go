@@ -29,7 +29,10 @@ func (c *conn) regMR(v *abi.RegMRRequest, p *control.Packet) (prepared, error) {
 				return reply{}, err
 			}
 			var m *nic.MR
-			c.device.engine.Do(func() { m, err = c.nic.RegMR(pd, mem, v.IOVA, v.Length, ib.Access(v.Access)) })
+			c.device.engine.Do(func() {
+				m, err = c.nic.RegMR(pd, mem, v.IOVA, v.Length, ib.Access(v.Access))
+				describeMemory(m, kind, v.Unshared)
+			})
 			if err != nil {
 				return reply{}, err
 			}
@@ -67,6 +70,9 @@ func (c *conn) reregMR(v *abi.ReregMRRequest, p *control.Packet) (prepared, erro
 			c.device.engine.Do(func() {
 				err = c.nic.ReregMR(m, pd, mem, v.MR.IOVA, v.MR.Length, ib.Access(v.MR.Access))
 				r.LKey, r.RKey = m.LKey(), m.RKey()
+				if err == nil {
+					describeMemory(m, kind, v.MR.Unshared)
+				}
 			})
 			if err != nil {
 				return reply{}, err
@@ -75,6 +81,26 @@ func (c *conn) reregMR(v *abi.ReregMRRequest, p *control.Packet) (prepared, erro
 		},
 		abandon: func() { mem.Close() },
 	}, nil
+}
+
+// backingNames are the names of the kinds of memory in snapshots, and unsharedNames those of the
+// reasons of a client.
+var (
+	backingNames  = [...]string{"process", "mapped", "self", "dma-buf", "device"}
+	unsharedNames = [...]string{"", "disabled", "threads", "kind", "flags", "kernel", "limit", "refused"}
+)
+
+// describeMemory says in snapshots how the memory of m, unless that is nil, is accessed. The reason
+// is what the client says.
+func describeMemory(m *nic.MR, kind, unshared uint32) {
+	if m == nil {
+		return
+	}
+	why := ""
+	if kind != abi.MemoryMapped && unshared < uint32(len(unsharedNames)) {
+		why = unsharedNames[unshared]
+	}
+	m.DescribeMemory(backingNames[kind], why)
 }
 
 // queryMR returns the keys of an MR, for a client that imported its handle.

@@ -190,7 +190,8 @@ func (q *QP) info(o Owner) QPInfo {
 }
 
 func (m *MR) info(o Owner) MRInfo {
-	i := MRInfo{Owner: o, ID: m.id, PD: m.pd.id, IOVA: Address(m.region.IOVA), Length: m.region.Length, Access: m.region.Access.String()}
+	i := MRInfo{Owner: o, ID: m.id, PD: m.pd.id, IOVA: Address(m.region.IOVA), Length: m.region.Length, Access: m.region.Access.String(),
+		Backing: m.backing, Unshared: m.unshared}
 	if m.dm != nil {
 		i.DM = m.dm.id
 	}

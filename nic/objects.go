@@ -75,7 +75,13 @@ type MR struct {
 	pd     *PD
 	region *mrtable.Region
 	dm     *DM // the device memory that it is a range of, or nil
+
+	backing, unshared string // for snapshots, see DescribeMemory
 }
+
+// DescribeMemory sets what a snapshot says about the memory: how it is accessed, and why the client
+// does not share it, or "".
+func (m *MR) DescribeMemory(backing, unshared string) { m.backing, m.unshared = backing, unshared }
 
 // LKey returns the local key.
 func (m *MR) LKey() uint32 { return m.region.LKey() }

@@ -117,6 +117,9 @@ type MRInfo struct {
 	IOVA   Address `json:"iova"`
 	Length uint64  `json:"length"`
 	Access string  `json:"access"`
+
+	Backing  string `json:"backing"`            // how it is accessed
+	Unshared string `json:"unshared,omitempty"` // why it is not mapped
 }
 
 // A CQInfo is a completion queue.

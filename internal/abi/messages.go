@@ -273,20 +273,32 @@ const (
 	MemoryDevice  = 4 // device memory: Address is its handle; from Offset
 )
 
+// Why a client does not share the memory that it registers.
+const (
+	UnsharedUnknown  = 0
+	UnsharedDisabled = 1 // its user does not want to
+	UnsharedThreads  = 2 // several threads may be using the memory
+	UnsharedKind     = 3 // a file, a stack, a heap, or other memory that is not private to the region
+	UnsharedFlags    = 4 // its mapping has properties that would be lost
+	UnsharedKernel   = 5 // the kernel or a device may be using its pages
+	UnsharedLimit    = 6 // the process or the system has a limit that forbids it
+	UnsharedRefused  = 7 // the daemon could not map it
+)
+
 // RegMRRequest registers memory. If a mapped descriptor cannot be sealed against shrinking, its
 // memory is accessed through Address instead. A DMA buffer, or shared memory used as one, may
 // shrink: accesses beyond its end fail. Offset and IOVA of a DMA buffer must be congruent modulo
 // 4096, and Access is as in ibv_reg_dmabuf_mr. Device memory is zero-based. Neither can be
 // reregistered.
 type RegMRRequest struct {
-	PD      uint32
-	Memory  uint32 // Memory…
-	Access  uint32 // ibv_access_flags
-	_       uint32
-	IOVA    uint64 // address of the first byte, for work requests and peers
-	Length  uint64
-	Address uint64
-	Offset  uint64
+	PD       uint32
+	Memory   uint32 // Memory…
+	Access   uint32 // ibv_access_flags
+	Unshared uint32 // Unshared…: why Memory is not MemoryMapped
+	IOVA     uint64 // address of the first byte, for work requests and peers
+	Length   uint64
+	Address  uint64
+	Offset   uint64
 }
 
 // RegMRReply has the keys, and how the memory is accessed.

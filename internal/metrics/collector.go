@@ -55,6 +55,7 @@ var (
 	matched   = prometheus.NewDesc("softroce_fault_matched_total", "Packets that met the conditions of a fault rule.", portWith("line", "rule"), nil)
 	acted     = prometheus.NewDesc("softroce_fault_acted_total", "Packets that a fault rule acted on.", portWith("line", "rule"), nil)
 	memory    = prometheus.NewDesc("softroce_registered_bytes", "Bytes of registered memory.", port, nil)
+	regions   = prometheus.NewDesc("softroce_memory_regions", "Memory regions by how their memory is accessed, and why it is not mapped.", portWith("backing", "unshared"), nil)
 	rings     = prometheus.NewDesc("softroce_ring_bytes", "Bytes of rings shared with clients.", port, nil)
 	engine    = prometheus.NewDesc("softroce_engine_seconds_total", "Time that an engine spent in each state.", []string{"engine", "state"}, nil)
 	busy      = prometheus.NewDesc("softroce_engine_busy_ratio", "Share of an engine's time spent on work since it started.", []string{"engine"}, nil)
@@ -62,7 +63,7 @@ var (
 )
 
 var descs = []*prometheus.Desc{
-	buildInfo, info, stateID, physID, rate, opcodes, drops, naks, qps, objects, matched, acted, memory, rings, engine, busy, steps,
+	buildInfo, info, stateID, physID, rate, opcodes, drops, naks, qps, objects, matched, acted, memory, regions, rings, engine, busy, steps,
 }
 
 type collector struct {
@@ -172,6 +173,13 @@ func collectState(m sample, d *nic.Snapshot) {
 	m.gauge(objects, float64(len(d.DMs)), "dm")
 	m.gauge(objects, float64(len(d.AHs)), "ah")
 	m.gauge(objects, float64(len(d.Groups)), "mcast_group")
+	backed := map[[2]string]int{}
+	for _, r := range d.MRs {
+		backed[[2]string{r.Backing, r.Unshared}]++
+	}
+	for how, n := range backed {
+		m.gauge(regions, float64(n), how[0], how[1])
+	}
 	m.gauge(memory, float64(registered))
 	m.gauge(rings, float64(ring))
 }

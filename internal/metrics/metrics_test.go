@@ -22,7 +22,7 @@ func (source) Devices() []nic.Snapshot {
 		Name: "nic0", PortState: ib.PortActive,
 		Contexts: []nic.ContextInfo{{PDs: 2, RegisteredBytes: 4096, RingBytes: 512}},
 		QPs:      []nic.QPInfo{{State: "RTS"}, {State: "RTS"}, {State: "ERR"}},
-		MRs:      []nic.MRInfo{{}}, CQs: []nic.CQInfo{{}}, SRQs: []nic.SRQInfo{{}, {}},
+		MRs:      []nic.MRInfo{{Backing: "process", Unshared: "threads"}}, CQs: []nic.CQInfo{{}}, SRQs: []nic.SRQInfo{{}, {}},
 		Faults: []nic.FaultInfo{{Line: 2, Rule: "drop nth 3", Matched: 9, Acted: 1}},
 	}
 	c := &s.Counters
@@ -65,6 +65,7 @@ func TestHandlerExportsAllMetrics(t *testing.T) {
 		`softroce_fault_matched_total{device="nic0",line="2",port="1",rule="drop nth 3"} 9`,
 		`softroce_fault_acted_total{device="nic0",line="2",port="1",rule="drop nth 3"} 1`,
 		`softroce_registered_bytes{device="nic0",port="1"} 4096`,
+		`softroce_memory_regions{backing="process",device="nic0",port="1",unshared="threads"} 1`,
 		`softroce_ring_bytes{device="nic0",port="1"} 512`,
 		`softroce_engine_seconds_total{engine="0",state="asleep"} 2`,
 		`softroce_engine_busy_ratio{engine="0"} 0.25`,

@@ -13,9 +13,13 @@ import (
 // commas, in order. Without it, the program sees all NICs of the daemon.
 const DeviceEnv = "SOFTROCE_DEVICE"
 
+// MemoryEnv is the environment variable that says how the NIC accesses the memory that a program
+// registers: "auto" shares what can be shared safely, "process" nothing.
+const MemoryEnv = "SOFTROCE_MEMORY"
+
 // environment returns the environment of the program: the inherited one, extended so that the
 // dynamic linker finds our libraries first and these find the daemon.
-func environment(inherited []string, dir, socket, device, sanitizer string) ([]string, error) {
+func environment(inherited []string, dir, socket, device, memory, sanitizer string) ([]string, error) {
 	if strings.ContainsAny(dir, ":;") {
 		return nil, fmt.Errorf("%w: LD_LIBRARY_PATH cannot contain the directory %q, because of the %q in its name",
 			ErrNoLibraries, dir, dir[strings.IndexAny(dir, ":;")])
@@ -24,6 +28,9 @@ func environment(inherited []string, dir, socket, device, sanitizer string) ([]s
 	// Other preloaded libraries stay before ours: some must be first.
 	env = set(env, "LD_PRELOAD", joinNonEmpty(":", sanitizer, lookup(inherited, "LD_PRELOAD"), preload(dir)))
 	env = set(env, control.SocketEnv, socket)
+	if memory != "" {
+		env = set(env, MemoryEnv, memory)
+	}
 	if device != "" {
 		env = set(env, DeviceEnv, device)
 	}

@@ -31,22 +31,26 @@ func TestEnvironmentKeepsInheritedSettings(t *testing.T) {
 	dir := libraryDir(t, "lib")
 	ours := dir + "/libibverbs.so.1:" + dir + "/librdmacm.so.1"
 	for _, c := range []struct {
-		name                        string
-		before, after               []string
-		libraries, device, sanitize string
+		name                                string
+		before, after                       []string
+		libraries, device, memory, sanitize string
 	}{
-		{"empty", []string{"A=b"}, []string{"A=b", "LD_LIBRARY_PATH=" + dir, "LD_PRELOAD=" + ours, "SOFTROCE_SOCKET=/s"}, dir, "", ""},
+		{"empty", []string{"A=b"}, []string{"A=b", "LD_LIBRARY_PATH=" + dir, "LD_PRELOAD=" + ours, "SOFTROCE_SOCKET=/s"}, dir, "", "", ""},
 		{
 			"there", []string{"LD_PRELOAD=/x.so y.so", "LD_LIBRARY_PATH=/z:/w", "SOFTROCE_SOCKET=/old"},
 			[]string{"LD_LIBRARY_PATH=" + dir + ":/z:/w", "LD_PRELOAD=/x.so y.so:" + ours, "SOFTROCE_SOCKET=/s", "SOFTROCE_DEVICE=softroce1"},
-			dir, "softroce1", "",
+			dir, "softroce1", "", "",
+		},
+		{
+			"memory", []string{"SOFTROCE_MEMORY=process"},
+			[]string{"LD_LIBRARY_PATH=" + dir, "LD_PRELOAD=" + ours, "SOFTROCE_SOCKET=/s", "SOFTROCE_MEMORY=auto"}, dir, "", "auto", "",
 		},
 		{
 			"sanitizer", []string{"LD_PRELOAD=/x.so"},
-			[]string{"LD_LIBRARY_PATH=" + dir, "LD_PRELOAD=libasan.so.8:/x.so:" + ours, "SOFTROCE_SOCKET=/s"}, dir, "", "libasan.so.8",
+			[]string{"LD_LIBRARY_PATH=" + dir, "LD_PRELOAD=libasan.so.8:/x.so:" + ours, "SOFTROCE_SOCKET=/s"}, dir, "", "", "libasan.so.8",
 		},
 	} {
-		got, err := environment(c.before, c.libraries, "/s", c.device, c.sanitize)
+		got, err := environment(c.before, c.libraries, "/s", c.device, c.memory, c.sanitize)
 		if err != nil || !slices.Equal(got, c.after) {
 			t.Errorf("%s: %v, %v, want %v", c.name, got, err, c.after)
 		}
@@ -55,11 +59,11 @@ func TestEnvironmentKeepsInheritedSettings(t *testing.T) {
 
 func TestEnvironmentRejectsDirsWithSeparators(t *testing.T) {
 	spaced := libraryDir(t, "a folder")
-	got, err := environment(nil, spaced, "/s", "", "")
+	got, err := environment(nil, spaced, "/s", "", "", "")
 	if err != nil || lookup(got, "LD_PRELOAD") != "libibverbs.so.1:librdmacm.so.1" || lookup(got, "LD_LIBRARY_PATH") != spaced {
 		t.Errorf("with a space: %v, %v", got, err)
 	}
-	if _, err := environment(nil, libraryDir(t, "a:b"), "/s", "", ""); !errors.Is(err, ErrNoLibraries) {
+	if _, err := environment(nil, libraryDir(t, "a:b"), "/s", "", "", ""); !errors.Is(err, ErrNoLibraries) {
 		t.Errorf("with a colon: %v", err)
 	}
 }

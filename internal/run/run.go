@@ -16,6 +16,7 @@ import (
 type Options struct {
 	Command []string // a path, or a name to look up in PATH, and the arguments
 	Device  string   // the NICs that the program sees, separated by commas; "": all
+	Memory  string   // the value of MemoryEnv
 	Quiet   bool     // do not print which daemon and libraries are used
 
 	// Socket is the daemon's socket. If empty, the daemon is the one that control.Find finds, or,
@@ -93,7 +94,7 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 	if err := checkDevices(ctx, d.socket, o.Device); err != nil {
 		return 0, err
 	}
-	env, err := environment(os.Environ(), dir, d.socket, o.Device, p.sanitizer)
+	env, err := environment(os.Environ(), dir, d.socket, o.Device, o.Memory, p.sanitizer)
 	if err != nil {
 		return 0, err
 	}

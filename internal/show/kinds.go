@@ -44,7 +44,8 @@ var kinds = []Kind{
 		return owned(p.Owner, "pdn", p.ID, "users", p.Users)
 	}),
 	objects("mr", "memory regions", func(d *daemon.Device) []nic.MRInfo { return d.MRs }, func(m nic.MRInfo) []any {
-		return owned(m.Owner, "mrn", m.ID, "iova", secret(m.Owner, m.IOVA), "length", m.Length, "access", orDash(m.Access), "pdn", m.PD, "dmn", number(m.DM))
+		return owned(m.Owner, "mrn", m.ID, "iova", secret(m.Owner, m.IOVA), "length", m.Length, "access", orDash(m.Access), "pdn", m.PD, "dmn", number(m.DM),
+			"backing", orDash(m.Backing), "unshared", orDash(m.Unshared))
 	}),
 	objects("mw", "memory windows", func(d *daemon.Device) []nic.MWInfo { return d.MWs }, func(m nic.MWInfo) []any {
 		return owned(m.Owner, "mwn", m.ID, "type", m.Type, "bound", m.Bound, "lqpn", number(m.QPN), "iova", secret(m.Owner, m.IOVA), "length", m.Length,

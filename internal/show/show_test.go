@@ -26,7 +26,7 @@ func roundTripped(t *testing.T) *daemon.Snapshot {
 		QPs: []nic.QPInfo{{Owner: owner, QPN: 17, RemoteQPN: 18, Type: "RC", State: "RTS", PathMTU: 1024, SQPSN: 5, RQPSN: 6, PD: 1, SendCQ: 2, RecvCQ: 4, QPCounters: transport.QPCounters{Retransmitted: 5, Timeouts: 1},
 			PathInfo: nic.PathInfo{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2")}, SendPosted: 1, RecvPosted: 2},
 			{Owner: owner, QPN: 19, Type: "RC", State: "RESET", SRQ: 8}},
-		MRs:    []nic.MRInfo{{Owner: owner, ID: 5, PD: 1, IOVA: 0x1000, Length: 4096, Access: "LOCAL_WRITE"}},
+		MRs:    []nic.MRInfo{{Owner: owner, ID: 5, PD: 1, IOVA: 0x1000, Length: 4096, Access: "LOCAL_WRITE", Backing: "process", Unshared: "threads"}},
 		CQs:    []nic.CQInfo{{Owner: owner, ID: 2, Entries: 256, Waiting: 1, Users: 2, Notified: 3}},
 		PDs:    []nic.PDInfo{{Owner: owner, ID: 1, Users: 4}},
 		MWs:    []nic.MWInfo{{Owner: owner, ID: 6, PD: 1, Type: "1"}, {Owner: owner, ID: 7, PD: 1, Type: "2B", Bound: true, QPN: 17, IOVA: 0x1010, Length: 16, Access: "remote_read"}},
@@ -66,7 +66,7 @@ link nic1/1 state DOWN physical_state DISABLED netdev - mtu 0 node_guid 0000:000
 		"qp": `link nic0/1 lqpn 17 rqpn 18 type RC state RTS   rq-psn 6 sq-psn 5 mtu 1024 path 192.0.2.1 > 192.0.2.2 sq 1 rq 2 pdn 1 send_cqn 2 recv_cqn 4 srqn - client 3 pid 42 comm app retransmitted 5 timeouts 1
 link nic0/1 lqpn 19 rqpn 0  type RC state RESET rq-psn 0 sq-psn 0 mtu 0    path -                     sq 0 rq 0 pdn - send_cqn - recv_cqn - srqn 8 client 3 pid 42 comm app
 `,
-		"mr":  "link nic0/1 mrn 5 iova 0x1000 length 4096 access LOCAL_WRITE pdn 1 dmn - client 3 pid 42 comm app\n",
+		"mr":  "link nic0/1 mrn 5 iova 0x1000 length 4096 access LOCAL_WRITE pdn 1 dmn - backing process unshared threads client 3 pid 42 comm app\n",
 		"cq":  "link nic0/1 cqn 2 cqe 256 waiting 1 users 2 events 3 overrun false client 3 pid 42 comm app\n",
 		"ctx": "link nic0/1 pd 1 mr 2 mw 3 cq 4 srq 5 qp 6 ah 7 xrcd 8 dm 11 registered 9 rings 10 device_memory 12 client 3 pid 42 comm app\n",
 		"pd":  "link nic0/1 pdn 1 users 4 client 3 pid 42 comm app\n",

@@ -11,7 +11,7 @@ import (
 )
 
 // layers are the folders of libverbs in their order: a folder uses only those that stand before it.
-var layers = []string{"core", "paths", "ibverbs", "rdmacm", "rsocket"}
+var layers = []string{"core", "paths", "memory", "ibverbs", "rdmacm", "rsocket"}
 
 // object is what an object file defines for other files, and what it uses of them.
 type object struct {

@@ -481,6 +481,18 @@ _Static_assert(sizeof(struct softroce_handle_reply) == 8, "layout");
 #define SOFTROCE_MEMORY_DEVICE 4 /* device memory: Address is its handle; from Offset */
 
 /*
+ * Why a client does not share the memory that it registers.
+ */
+#define SOFTROCE_UNSHARED_UNKNOWN 0
+#define SOFTROCE_UNSHARED_DISABLED 1 /* its user does not want to */
+#define SOFTROCE_UNSHARED_THREADS 2 /* several threads may be using the memory */
+#define SOFTROCE_UNSHARED_KIND 3 /* a file, a stack, a heap, or other memory that is not private to the region */
+#define SOFTROCE_UNSHARED_FLAGS 4 /* its mapping has properties that would be lost */
+#define SOFTROCE_UNSHARED_KERNEL 5 /* the kernel or a device may be using its pages */
+#define SOFTROCE_UNSHARED_LIMIT 6 /* the process or the system has a limit that forbids it */
+#define SOFTROCE_UNSHARED_REFUSED 7 /* the daemon could not map it */
+
+/*
  * struct softroce_reg_mr_request registers memory. If a mapped descriptor cannot be
  * sealed against shrinking, its memory is accessed through Address instead. A DMA buffer,
  * or shared memory used as one, may shrink: accesses beyond its end fail. Offset and IOVA
@@ -491,7 +503,7 @@ struct softroce_reg_mr_request {
 	uint32_t pd;
 	uint32_t memory; /* SOFTROCE_MEMORY_* */
 	uint32_t access; /* ibv_access_flags */
-	uint32_t reserved0;
+	uint32_t unshared; /* SOFTROCE_UNSHARED_*: why Memory is not SOFTROCE_MEMORY_MAPPED */
 	uint64_t iova; /* address of the first byte, for work requests and peers */
 	uint64_t length;
 	uint64_t address;

@@ -12,12 +12,15 @@
 #include <unistd.h>
 
 /*
- * Sends a registration, whose body contains req: by address, or else with a descriptor of this
- * process's memory.
+ * Sends a registration, whose body contains req, of the memory by its address, or else with a
+ * descriptor of this process's memory.
  */
-static int cmd_reg_mr(struct sr_conn *c, struct sr_request *r, struct softroce_reg_mr_request *req)
+static int cmd_reg_process(struct sr_conn *c, struct sr_request *r,
+			   struct softroce_reg_mr_request *req)
 {
 	req->memory = SOFTROCE_MEMORY_PROCESS;
+	req->offset = 0;
+	r->nfds = 0;
 	int error = sr_call(c, r);
 	if (error != EPERM && error != ESRCH)
 		return error;
@@ -33,6 +36,31 @@ static int cmd_reg_mr(struct sr_conn *c, struct sr_request *r, struct softroce_r
 	}
 	sr_restore_cancel(state);
 	return error;
+}
+
+/*
+ * Sends a registration, whose body contains req. If the memory can be shared, mr refers to it then;
+ * otherwise, or if the daemon cannot map it, the daemon accesses this process.
+ */
+static int cmd_reg_mr(struct sr_mr *mr, struct sr_request *r, struct softroce_reg_mr_request *req)
+{
+	struct sr_conn *c = &sr_ctx(mr->ibv.context)->conn;
+	if (mr->access & IBV_ACCESS_ON_DEMAND)
+		req->unshared = SOFTROCE_UNSHARED_KIND;
+	else
+		mr->shared =
+			sr_shared_get(mr->ibv.addr, mr->ibv.length, &req->offset, &req->unshared);
+	if (!mr->shared)
+		return cmd_reg_process(c, r, req);
+	req->memory = SOFTROCE_MEMORY_MAPPED;
+	r->fds = &mr->shared->fd;
+	r->nfds = 1;
+	if (!sr_call(c, r))
+		return 0;
+	sr_shared_put(mr->shared);
+	mr->shared = NULL;
+	req->unshared = SOFTROCE_UNSHARED_REFUSED;
+	return cmd_reg_process(c, r, req);
 }
 
 /* Flags that are optional by definition, and one that concerns the pinning of pages. */
@@ -68,7 +96,7 @@ static int cmd_reg_process_mr(struct sr_mr *mr)
 		.reply = &reply,
 		.reply_len = sizeof reply,
 	};
-	int error = cmd_reg_mr(&sr_ctx(mr->ibv.context)->conn, &r, &req);
+	int error = cmd_reg_mr(mr, &r, &req);
 	if (error)
 		return error;
 	registered(mr, &reply);
@@ -166,6 +194,7 @@ SR_PUBLIC int ibv_dereg_mr(struct ibv_mr *ibv)
 	sr_pd_count_users(ibv->pd, -1);
 	if (mr->dm)
 		sr_dm_count_users(mr->dm, -1);
+	sr_shared_put(mr->shared);
 	free(mr);
 	return 0;
 }
@@ -184,7 +213,7 @@ static int cmd_rereg_mr(struct sr_mr *mr)
 		.reply = &reply,
 		.reply_len = sizeof reply,
 	};
-	return cmd_reg_mr(&sr_ctx(mr->ibv.context)->conn, &r, &req.mr);
+	return cmd_reg_mr(mr, &r, &req.mr);
 }
 
 /* The keys do not change. If it fails, the region does not change either. */
@@ -215,6 +244,7 @@ SR_PUBLIC int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, voi
 		changed.ibv.length = length;
 		changed.iova = (uintptr_t)addr;
 	}
+	changed.shared = NULL;
 	int error = cmd_rereg_mr(&changed);
 	if (error) {
 		errno = error;
@@ -222,6 +252,7 @@ SR_PUBLIC int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, voi
 	}
 	sr_pd_count_users(changed.ibv.pd, 1);
 	sr_pd_count_users(ibv->pd, -1);
+	sr_shared_put(mr->shared);
 	*mr = changed;
 	return 0;
 }

@@ -6,13 +6,15 @@
 #define SOFTROCE_MR_H
 
 #include "ibverbs/context.h"
+#include "memory/shared.h"
 
 struct sr_mr {
 	struct ibv_mr ibv;
 	uint64_t iova;
 	unsigned int access;
-	bool external;	   /* the memory is not in this process's address space */
-	struct ibv_dm *dm; /* device memory, or NULL */
+	bool external;		  /* the memory is not in this process's address space */
+	struct sr_shared *shared; /* has the memory; NULL: the daemon accesses the process's */
+	struct ibv_dm *dm;	  /* device memory, or NULL */
 };
 
 struct sr_dm {

@@ -8,21 +8,13 @@
 #ifndef SOFTROCE_PATHS_H
 #define SOFTROCE_PATHS_H
 
-#include <dlfcn.h>
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
 #include "core/export.h"
-
-/* Declares real: the next definition of a function, of the C library or another preloaded one. */
-#define REAL(name, type)                                                                           \
-	static _Atomic(type) found;                                                                \
-	type real = atomic_load_explicit(&found, memory_order_relaxed);                            \
-	if (!real)                                                                                 \
-	atomic_store_explicit(&found, real = (type)dlsym(RTLD_NEXT, name), memory_order_relaxed)
+#include "core/interpose.h"
 
 /* Longer than any emulated path. */
 #define SR_PATH_SIZE 512

@@ -1,0 +1,95 @@
+package check
+
+import (
+	"bufio"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"softroce/attach"
+	"softroce/internal/fabrictest"
+	"softroce/nic"
+	"softroce/verbs/verbstest"
+)
+
+// shareMemory makes a program share the memory that it registers, as softroce run --memory=auto
+// does.
+func shareMemory(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "SOFTROCE_MEMORY=auto") }
+
+// TestSharedMemoryIsThatOfTheProgram compares what the program expects of a region, an address and
+// the words for how its memory is accessed and why, with what the daemon says. AddressSanitizer has
+// an allocator and checks of its own, which must not notice an exchange.
+func TestSharedMemoryIsThatOfTheProgram(t *testing.T) {
+	t.Run("plain", func(t *testing.T) { runSharedMemory(t, plain) })
+	t.Run("sanitized", func(t *testing.T) { runSharedMemory(t, sanitized) })
+}
+
+func runSharedMemory(t *testing.T, b *build) {
+	f := fabrictest.New(t, fabrictest.Config{NICs: 1, Limits: attach.Limits{Registered: 4 << 30}})
+	cmd := b.command(t, 3*programLimit, f.Socket(), b.compile(t, "shared_memory"))
+	shareMemory(cmd)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); fmt.Fprintln(in) {
+		address, want, _ := strings.Cut(lines.Text(), " ")
+		if got := accessOf(f, address); !strings.HasPrefix(want, got+" (") {
+			t.Errorf("shared_memory.c: %s: is %s", want, got)
+		}
+	}
+	if err := cmd.Wait(); err != nil || stderr.Len() > 0 {
+		t.Errorf("%v\n%s", err, &stderr)
+	}
+}
+
+// accessOf returns how the memory at an address is accessed, and why, of the latest region there.
+func accessOf(f *fabrictest.Fabric, address string) (how string) {
+	for _, d := range f.Server.Snapshot().Devices {
+		var latest nic.MRInfo
+		for _, m := range d.MRs {
+			if m.IOVA.String() == address && m.ID > latest.ID {
+				latest = m
+			}
+		}
+		how += strings.TrimSpace(latest.Backing + " " + latest.Unshared)
+	}
+	return how
+}
+
+func TestSharedMemoryUnderThreadsForksAndAdvice(t *testing.T) {
+	seed := time.Now().UnixNano() % (1 << 31)
+	d := tortureTime(t)
+	cmd := plain.command(t, d+3*programLimit, verbstest.New(t).Socket(), plain.compile(t, "memory_torture"),
+		strconv.Itoa(int(d.Seconds())), strconv.FormatInt(seed, 10))
+	shareMemory(cmd)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("seed %d: %v\n%s", seed, err, out)
+	}
+	t.Logf("seed %d: %s", seed, out)
+}
+
+func TestSharedMemoryOfPythonMultiprocessing(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3")
+	}
+	cmd := plain.command(t, 3*programLimit, verbstest.New(t, verbstest.WithoutLeakCheck()).Socket(), python, "testdata/multiprocess.py")
+	shareMemory(cmd)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -1,0 +1,608 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Registered memory that is shared with the daemon: what the program sees of it, and which memory
+ * is not shared. The program writes lines for the test, which compares them with what the daemon
+ * says about a region.
+ */
+#include "setup.h"
+
+#include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
+
+enum {
+	PAGE = 4096,
+	SIZE = 64 * PAGE
+};
+
+extern char **environ;
+static struct setup s;
+static struct ibv_qp *qp;
+
+/* Its allocator puts memory elsewhere, and it ignores mlock. */
+#ifdef __SANITIZE_ADDRESS__
+static const bool sanitized = true;
+#else
+static const bool sanitized = false;
+#endif
+
+static void expect_as(struct ibv_mr *mr, const char *how, int line)
+{
+	char reply[100];
+	REQUIRE(mr);
+	printf("%#lx %s (line %d)\n", (unsigned long)(uintptr_t)mr->addr, how, line);
+	fflush(stdout);
+	REQUIRE(fgets(reply, sizeof reply, stdin));
+}
+
+#define EXPECT(mr, how) expect_as(mr, how, __LINE__)
+
+static struct ibv_mr *reg(void *p, size_t size)
+{
+	return ibv_reg_mr(s.pd, p, size, ALL_ACCESS);
+}
+
+static char *anonymous(size_t size)
+{
+	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	REQUIRE(p != MAP_FAILED);
+	return p;
+}
+
+/* Memory that no other mapping is merged with. */
+static char *isolated(size_t size)
+{
+	char *p = mmap(NULL, size + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	REQUIRE(p != MAP_FAILED && !mprotect(p + PAGE, size, PROT_READ | PROT_WRITE));
+	return p + PAGE;
+}
+
+static void fill(char *p, size_t size, char seed)
+{
+	for (size_t i = 0; i < size; i++)
+		p[i] = (char)(i / 64 * 7 + i + (size_t)seed);
+}
+
+static bool filled(const char *p, size_t size, char seed)
+{
+	for (size_t i = 0; i < size; i++)
+		if (p[i] != (char)(i / 64 * 7 + i + (size_t)seed))
+			return false;
+	return true;
+}
+
+static bool all(const char *p, size_t size, char value)
+{
+	for (size_t i = 0; i < size; i++)
+		if (p[i] != value)
+			return false;
+	return true;
+}
+
+/* RDMA WRITE between two regions of this process. */
+static void write_to(struct ibv_mr *to, void *dest, struct ibv_mr *from, void *src, size_t size)
+{
+	struct ibv_sge sge = {(uintptr_t)src, (uint32_t)size, from->lkey};
+	struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1}, *bad;
+	struct ibv_wc wc;
+	int n;
+	wr.wr.rdma.remote_addr = (uintptr_t)dest;
+	wr.wr.rdma.rkey = to->rkey;
+	RETURNS(0, ibv_post_send(qp, &wr, &bad));
+	while (!(n = ibv_poll_cq(s.cq, 1, &wc)))
+		;
+	REQUIRE(n == 1);
+	CHECK(wc.status == IBV_WC_SUCCESS);
+}
+
+/* Writes from the first to the second half of a region and compares. */
+static void transfer(struct ibv_mr *mr)
+{
+	static char seed;
+	char *p = mr->addr;
+	size_t half = mr->length / 2;
+	fill(p, half, ++seed);
+	memset(p + half, 0, half);
+	write_to(mr, p + half, mr, p, half);
+	CHECK(filled(p, half, seed));
+	CHECK(filled(p + half, half, seed));
+}
+
+/* The region is registered, behaves as the daemon's access is expected, and is deregistered. */
+static void use_as(void *p, size_t size, const char *how, int line)
+{
+	struct ibv_mr *mr = reg(p, size);
+	expect_as(mr, how, line);
+	transfer(mr);
+	RETURNS(0, ibv_dereg_mr(mr));
+}
+
+#define USE(p, size, how) use_as(p, size, how, __LINE__)
+
+static void shares_private_memory(void)
+{
+	char *p = aligned_alloc(PAGE, SIZE), *q = anonymous(SIZE), *m = malloc(1 << 20);
+	REQUIRE(p && m);
+	fill(p, SIZE, 1);
+	struct ibv_mr *mr = reg(p, SIZE), *part = reg(p + 100, SIZE / 2);
+	EXPECT(mr, "mapped");
+	EXPECT(part, "mapped");
+	CHECK(filled(p, SIZE, 1));
+	transfer(mr);
+	transfer(part);
+	RETURNS(0, ibv_dereg_mr(part));
+	RETURNS(0, ibv_dereg_mr(mr));
+	USE(p, SIZE, "mapped"); /* again */
+	USE(q, SIZE, "mapped");
+	USE(m, 1 << 20, sanitized ? "process kind" : "mapped");
+	m = realloc(m, 9 << 20);
+	REQUIRE(m);
+	memset(m, 7, 9 << 20);
+	USE(m, 9 << 20, sanitized ? "process kind" : "mapped");
+	free(p);
+	free(m);
+	munmap(q, SIZE);
+}
+
+static void reregisters(void)
+{
+	char *p = anonymous(SIZE), *q = anonymous(SIZE);
+	struct ibv_mr *mr = reg(p, SIZE);
+	EXPECT(mr, "mapped");
+	CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, q, SIZE, 0));
+	EXPECT(mr, "mapped");
+	transfer(mr);
+	CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0,
+			    ALL_ACCESS | IBV_ACCESS_REMOTE_ATOMIC));
+	EXPECT(mr, "mapped");
+	transfer(mr);
+	RETURNS(0, ibv_dereg_mr(mr));
+	munmap(p, SIZE);
+	munmap(q, SIZE);
+}
+
+/* Memory that was exchanged, is unmapped, and belongs to something else now. */
+static void follows_mappings(void)
+{
+	char *p = isolated(SIZE);
+	struct ibv_mr *mr = reg(p, SIZE);
+	EXPECT(mr, "mapped");
+	RETURNS(0, ibv_dereg_mr(mr));
+	REQUIRE(!munmap(p + SIZE / 4, SIZE / 4));
+	REQUIRE(mmap(p + SIZE / 4, SIZE / 4, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p + SIZE / 4);
+	USE(p + SIZE / 4, SIZE / 4, "mapped");
+	USE(p, SIZE / 4, "mapped");
+	USE(p, SIZE, "process kind"); /* three mappings */
+	char *q = mremap(p + SIZE / 2, SIZE / 2, 4 * SIZE, MREMAP_MAYMOVE);
+	REQUIRE(q != MAP_FAILED);
+	CHECK(all(q + SIZE / 2, 3 * SIZE + SIZE / 2, 0));
+	memset(q, 5, 4 * SIZE);
+	USE(q, 4 * SIZE, "mapped");
+	REQUIRE(!mprotect(q, SIZE, PROT_READ));
+	struct ibv_mr *read = ibv_reg_mr(s.pd, q, SIZE, 0);
+	EXPECT(read, "process kind");
+	RETURNS(0, ibv_dereg_mr(read));
+	REQUIRE(!mprotect(q, SIZE, PROT_READ | PROT_WRITE));
+	USE(q, 4 * SIZE, "mapped");
+	munmap(q, 4 * SIZE);
+}
+
+static void advises(void)
+{
+	char *p = isolated(SIZE);
+	struct ibv_mr *mr = reg(p, SIZE);
+	EXPECT(mr, "mapped");
+	for (int i = 0; i < 2; i++) {
+		int advice = i ? MADV_DONTNEED_LOCKED : MADV_DONTNEED;
+		fill(p, SIZE, 3);
+		CHECK(!madvise(p + PAGE, PAGE + 1, advice));
+		CHECK(filled(p, PAGE, 3));
+		CHECK(all(p + PAGE, 2 * PAGE, 0));
+		transfer(mr);
+	}
+	CHECK(!madvise(p, SIZE, MADV_FREE));
+	const int others[] = {MADV_NORMAL,   MADV_WILLNEED, MADV_HUGEPAGE,
+			      MADV_DONTDUMP, MADV_DODUMP,   MADV_DONTFORK,
+			      MADV_DOFORK,   MADV_COLD,	    MADV_MERGEABLE};
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+		CHECK(!madvise(p, SIZE, others[i]));
+	FAILS(EINVAL, madvise(p + 1, PAGE, MADV_DONTNEED) == -1);
+	CHECK(!madvise(p, 0, MADV_DONTNEED));
+	CHECK(!mlock(p, SIZE) && !munlock(p, SIZE));
+	transfer(mr);
+	/* Other memory before and behind it, and none at all. */
+	char *q = isolated(4 * PAGE), *behind = q + 2 * PAGE;
+	struct ibv_mr *page = reg(q + PAGE, PAGE);
+	EXPECT(page, "mapped");
+	memset(q, 9, 4 * PAGE);
+	CHECK(!madvise(q, 4 * PAGE, MADV_DONTNEED));
+	CHECK(all(q, 4 * PAGE, 0));
+	REQUIRE(!munmap(behind, PAGE));
+	memset(q, 9, 2 * PAGE);
+	FAILS(ENOMEM, madvise(q, 4 * PAGE, MADV_DONTNEED) == -1);
+	CHECK(all(q, 2 * PAGE, 0));
+	RETURNS(0, ibv_dereg_mr(page));
+	RETURNS(0, ibv_dereg_mr(mr));
+	munmap(p, SIZE);
+}
+
+static bool dumped(const char *p)
+{
+	char line[4096];
+	bool here = false, found = false;
+	FILE *f = fopen("/proc/self/smaps", "r");
+	REQUIRE(f);
+	while (!found && fgets(line, sizeof line, f)) {
+		unsigned long start, end;
+		if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+			here = start <= (uintptr_t)p && (uintptr_t)p < end;
+		found = here && !strncmp(line, "VmFlags:", 8);
+	}
+	fclose(f);
+	return found && !strstr(line, " dd ");
+}
+
+/* The default of coredump_filter has shared memory without a name, as this is. */
+static void is_in_core_dumps(void)
+{
+	char *p = anonymous(SIZE);
+	USE(p, SIZE, "mapped");
+	CHECK(dumped(p));
+	munmap(p, SIZE);
+}
+
+static void wait_for(int fd)
+{
+	char c;
+	REQUIRE(read(fd, &c, 1) == 1);
+}
+
+/* What a child sees, while its parent goes on. */
+static int child_of_fork(char *p, char *moved, int from_parent, int to_parent)
+{
+	CHECK(filled(p, SIZE / 2, 4));
+	CHECK(all(p + SIZE / 2 + PAGE, PAGE, 6));
+	CHECK(all(moved, PAGE, 8));
+	wait_for(from_parent);
+	CHECK(filled(p, SIZE / 2, 4));
+	memset(p, 1, SIZE / 2);
+	memset(moved, 1, PAGE);
+	REQUIRE(write(to_parent, "", 1) == 1);
+	return failures != 0;
+}
+
+static void forks(void)
+{
+	char *p = isolated(SIZE), *q = isolated(2 * PAGE);
+	struct ibv_mr *mr = reg(p, SIZE), *other = reg(q, 2 * PAGE);
+	int to_child[2], to_parent[2], status;
+	EXPECT(mr, "mapped");
+	EXPECT(other, "mapped");
+	char *moved = mremap(q, 2 * PAGE, 3 * PAGE, MREMAP_MAYMOVE);
+	REQUIRE(moved != MAP_FAILED);
+	memset(moved, 8, 3 * PAGE);
+	fill(p, SIZE / 2, 4);
+	memset(p + SIZE / 2, 6, SIZE / 2);
+	REQUIRE(!munmap(p + SIZE / 2, PAGE));
+	REQUIRE(!mprotect(p + SIZE - PAGE, PAGE, PROT_NONE));
+	REQUIRE(!mprotect(p + SIZE / 2 + PAGE, PAGE, PROT_READ));
+	REQUIRE(!pipe(to_child) && !pipe(to_parent));
+	pid_t pid = fork();
+	REQUIRE(pid >= 0);
+	if (!pid) {
+		REQUIRE(mprotect(p + SIZE / 2, PAGE, PROT_READ) && errno == ENOMEM);
+		REQUIRE(!mprotect(p + SIZE - PAGE, PAGE, PROT_READ));
+		CHECK(all(p + SIZE - PAGE, PAGE, 6));
+		_exit(child_of_fork(p, moved, to_child[0], to_parent[1]));
+	}
+	write_to(mr, p, mr, p + PAGE, PAGE); /* RDMA, and the processor */
+	memset(p + PAGE, 2, PAGE);
+	REQUIRE(write(to_child[1], "", 1) == 1);
+	wait_for(to_parent[0]);
+	REQUIRE(waitpid(pid, &status, 0) == pid);
+	CHECK(!status);
+	CHECK(all(p + PAGE, PAGE, 2));
+	CHECK(all(moved, PAGE, 8));
+	RETURNS(0, ibv_dereg_mr(mr));
+	RETURNS(0, ibv_dereg_mr(other));
+	for (int i = 0; i < 2; i++)
+		close(to_child[i]), close(to_parent[i]);
+	munmap(p, SIZE);
+	munmap(moved, 3 * PAGE);
+}
+
+static void vforks_and_spawns(void)
+{
+	char *p = anonymous(SIZE), *args[] = {"true", NULL};
+	struct ibv_mr *mr = reg(p, SIZE);
+	pid_t pid;
+	int status;
+	EXPECT(mr, "mapped");
+	REQUIRE(!posix_spawnp(&pid, "true", NULL, NULL, args, environ));
+	REQUIRE(waitpid(pid, &status, 0) == pid && !status);
+	CHECK(!system("true"));
+	transfer(mr);
+	RETURNS(0, ibv_dereg_mr(mr));
+	munmap(p, SIZE);
+}
+
+/* A child opens the device and registers memory of its own. */
+static void child_registers(void)
+{
+	int status;
+	char *p = anonymous(SIZE);
+	struct ibv_mr *mr = reg(p, SIZE);
+	EXPECT(mr, "mapped");
+	fill(p, SIZE, 1);
+	pid_t pid = fork();
+	REQUIRE(pid >= 0);
+	if (!pid) {
+		memset(&s, 0, sizeof s);
+		setup_open(&s);
+		qp = loopback_qp(&s);
+		char *copy = isolated(SIZE);
+		struct ibv_mr *own = reg(p, SIZE), *new = reg(copy, SIZE);
+		EXPECT(own, "mapped");
+		transfer(own);
+		transfer(new);
+		_exit(failures != 0);
+	}
+	REQUIRE(waitpid(pid, &status, 0) == pid);
+	CHECK(!status);
+	CHECK(filled(p, SIZE, 1));
+	RETURNS(0, ibv_dereg_mr(mr));
+	munmap(p, SIZE);
+}
+
+static void *sleep_long(void *fd)
+{
+	char c;
+	(void)!read(*(int *)fd, &c, 1);
+	return NULL;
+}
+
+static void does_not_share_with_threads(void)
+{
+	char *p = anonymous(SIZE), *q = isolated(SIZE);
+	int fds[2];
+	pthread_t t;
+	USE(p, SIZE, "mapped");
+	REQUIRE(!pipe(fds) && !pthread_create(&t, NULL, sleep_long, &fds[0]));
+	USE(q, SIZE, "process threads");
+	USE(p, SIZE, "mapped"); /* it was exchanged before */
+	close(fds[1]);
+	REQUIRE(!pthread_join(t, NULL));
+	close(fds[0]);
+	munmap(p, SIZE);
+	munmap(q, SIZE);
+}
+
+static void does_not_share_other_memory(void)
+{
+	static char data[3 * PAGE];
+	char stack[2 * PAGE], *heap = sbrk(0), name[] = "/tmp/shared-memory-XXXXXX";
+	USE(stack, sizeof stack, "process kind");
+	USE(data + 100, 2 * PAGE, "process kind");
+	REQUIRE(sbrk(4 * PAGE) == heap);
+	heap = (char *)(((uintptr_t)heap + PAGE - 1) & -(uintptr_t)PAGE);
+	USE(heap, 2 * PAGE, "process kind");
+	int fd = mkstemp(name);
+	REQUIRE(fd >= 0 && !unlink(name) && !ftruncate(fd, SIZE));
+	for (int i = 0; i < 2; i++) {
+		char *p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, i ? MAP_PRIVATE : MAP_SHARED, fd,
+			       0);
+		REQUIRE(p != MAP_FAILED);
+		USE(p, SIZE, "process kind");
+		munmap(p, SIZE);
+	}
+	close(fd);
+	char *p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	REQUIRE(p != MAP_FAILED);
+	USE(p, SIZE, "process kind");
+	munmap(p, SIZE);
+	p = isolated(SIZE);
+	USE(p + 8, SIZE - 2 * PAGE, "process kind"); /* others may use the rest of its last page */
+	struct ibv_mr *odp = ibv_reg_mr(s.pd, p, SIZE, ALL_ACCESS | IBV_ACCESS_ON_DEMAND);
+	EXPECT(odp, "process kind");
+	RETURNS(0, ibv_dereg_mr(odp));
+	munmap(p, SIZE);
+}
+
+static void does_not_share_with_flags(void)
+{
+	char *p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	REQUIRE(p != MAP_FAILED);
+	USE(p, SIZE, "process flags");
+	munmap(p, SIZE);
+	const int advice[] = {MADV_DONTFORK, MADV_WIPEONFORK, MADV_DONTDUMP};
+	for (size_t i = 0; i < sizeof advice / sizeof *advice; i++) {
+		p = isolated(SIZE);
+		REQUIRE(!madvise(p, SIZE, advice[i]));
+		USE(p, SIZE, "process flags");
+		munmap(p, SIZE);
+	}
+	p = isolated(SIZE);
+	REQUIRE(!mlock(p, SIZE));
+	USE(p, SIZE, sanitized ? "mapped" : "process flags");
+	munmap(p, SIZE);
+	p = isolated(2 * SIZE);
+	REQUIRE(!madvise(p, 2 * SIZE, MADV_HUGEPAGE));
+	USE(p, 2 * SIZE, "mapped");
+	munmap(p, 2 * SIZE);
+	size_t huge = 2 << 20;
+	p = mmap(NULL, huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1,
+		 0);
+	if (p != MAP_FAILED) { /* if the machine has some */
+		USE(p, huge, "process kind");
+		munmap(p, huge);
+	}
+}
+
+static void does_not_share_what_the_kernel_uses(void)
+{
+	aio_context_t aio = 0;
+	char *p = anonymous(SIZE);
+	REQUIRE(!syscall(SYS_io_setup, 1, &aio));
+	USE(p, SIZE, "process kernel");
+	REQUIRE(!syscall(SYS_io_destroy, aio));
+	USE(p, SIZE, "mapped");
+	munmap(p, SIZE);
+}
+
+static void does_not_exceed_limits(void)
+{
+	struct rlimit old, none;
+	char *p = isolated(SIZE);
+	REQUIRE(!getrlimit(RLIMIT_FSIZE, &old));
+	none = old;
+	none.rlim_cur = 1 << 20;
+	REQUIRE(!setrlimit(RLIMIT_FSIZE, &none));
+	USE(p, SIZE, "process limit");
+	REQUIRE(!setrlimit(RLIMIT_FSIZE, &old));
+	USE(p, SIZE, "mapped");
+	munmap(p, SIZE);
+
+	enum {
+		MANY = 150,
+		MOST = 128
+	};
+	struct ibv_mr *mr[MANY];
+	char *q = isolated((size_t)MANY * PAGE);
+	for (int i = 0; i < MANY; i++) {
+		mr[i] = reg(q + (size_t)i * PAGE, PAGE);
+		REQUIRE(mr[i]);
+	}
+	EXPECT(mr[MOST - 1], "mapped");
+	EXPECT(mr[MOST], "process limit");
+	transfer(mr[MOST - 1]);
+	transfer(mr[MOST]);
+	for (int i = 0; i < MANY; i++)
+		RETURNS(0, ibv_dereg_mr(mr[i]));
+	munmap(q, (size_t)MANY * PAGE);
+}
+
+static int count_descriptors(void)
+{
+	int n = 0;
+	for (int fd = 0; fd < 1024; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+/* Memory that is not registered any more is not kept. */
+static void releases_memory(void)
+{
+	enum {
+		LARGE = 40 << 20
+	};
+	int before = 0;
+	for (int i = 0; i < 4; i++) {
+		char *p = isolated(LARGE);
+		memset(p, i, LARGE);
+		USE(p, LARGE, "mapped");
+		munmap(p, LARGE);
+		if (i == 1)
+			before = count_descriptors();
+	}
+	CHECK(count_descriptors() <= before);
+	char *sparse = isolated((size_t)1 << 30);
+	sparse[12345678] = 5;
+	struct ibv_mr *mr = reg(sparse, (size_t)1 << 30);
+	EXPECT(mr, "mapped");
+	CHECK(sparse[12345678] == 5 && !sparse[0]);
+	write_to(mr, sparse + 500000000, mr, sparse + 12345000, 1000);
+	CHECK(sparse[500000678] == 5);
+	RETURNS(0, ibv_dereg_mr(mr));
+	munmap(sparse, (size_t)1 << 30);
+}
+
+/* The program closes descriptors that it does not know, and opens files under their numbers. */
+static void survives_closed_descriptors(void)
+{
+	char *p = isolated(SIZE), path[64], name[64];
+	USE(p, SIZE, "mapped");
+	for (int fd = 3; fd < 1024; fd++) {
+		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+		ssize_t n = readlink(path, name, sizeof name - 1);
+		if (n > 0 && (name[n] = 0, strstr(name, "softroce-memory")))
+			REQUIRE(!close(fd) && open("/dev/null", O_RDONLY) == fd);
+	}
+	int open_before = count_descriptors();
+	fill(p, SIZE, 5);
+	USE(p, SIZE, "mapped"); /* exchanged once more */
+	CHECK(count_descriptors() == open_before + 1);
+	munmap(p, SIZE);
+}
+
+/* Without a descriptor: memory is not shared, and a child copies for itself. */
+static void survives_exhausted_descriptors(void)
+{
+	struct rlimit old, few;
+	int fds[1024], n = 0, status;
+	char *p = isolated(SIZE), *q = isolated(SIZE);
+	struct ibv_mr *mr = reg(p, SIZE);
+	EXPECT(mr, "mapped");
+	fill(p, SIZE, 2);
+	REQUIRE(!getrlimit(RLIMIT_NOFILE, &old));
+	few = old;
+	few.rlim_cur = 200;
+	REQUIRE(!setrlimit(RLIMIT_NOFILE, &few));
+	while (n < 1024 && (fds[n] = dup(0)) >= 0)
+		n++;
+	USE(q, SIZE, "process limit");
+	FAILS(EAGAIN, madvise(p, PAGE, MADV_DONTNEED) == -1);
+	pid_t pid = fork();
+	REQUIRE(pid >= 0);
+	if (!pid) {
+		bool same = filled(p, SIZE, 2);
+		memset(p, 1, SIZE);
+		_exit(!same);
+	}
+	REQUIRE(waitpid(pid, &status, 0) == pid);
+	CHECK(!status && filled(p, SIZE, 2));
+	while (n)
+		close(fds[--n]);
+	REQUIRE(!setrlimit(RLIMIT_NOFILE, &old));
+	RETURNS(0, ibv_dereg_mr(mr));
+	munmap(p, SIZE);
+	munmap(q, SIZE);
+}
+
+int main(void)
+{
+	limit_time(150);
+	setup_open(&s);
+	qp = loopback_qp(&s);
+	shares_private_memory();
+	reregisters();
+	follows_mappings();
+	advises();
+	is_in_core_dumps();
+	forks();
+	vforks_and_spawns();
+	child_registers();
+	does_not_share_with_threads();
+	does_not_share_other_memory();
+	does_not_share_with_flags();
+	does_not_share_what_the_kernel_uses();
+	does_not_exceed_limits();
+	releases_memory();
+	survives_closed_descriptors();
+	survives_exhausted_descriptors();
+	RETURNS(0, ibv_destroy_qp(qp));
+	setup_close(&s);
+	return failures != 0;
+}

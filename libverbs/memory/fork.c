@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * A child of a fork gets private copies of exchanged memory. They are made in the parent before the
+ * fork, so neither process waits for the other, and they show the memory as the forking thread left
+ * it. In the child they replace the mappings that it has inherited. vfork and posix_spawn need
+ * nothing: their children share all memory until they execute a program.
+ *
+ * What forks without the handlers of pthread_atfork (_Fork, and system calls that a program makes
+ * itself) shares exchanged memory with its child.
+ */
+#include "memory/shared.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* A mapping of exchanged memory, and its copy or NULL. */
+struct part {
+	struct sr_mapping mapping;
+	void *copy;
+};
+
+static struct {
+	struct part *parts;
+	size_t count, most;
+	bool complete; /* every mapping has a copy */
+} snapshot;
+
+/* The functions of the C library may be interposed: see shared.c. */
+static void *allocate(size_t length)
+{
+	void *p = (void *)syscall(SYS_mmap, NULL, length, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+	return p == MAP_FAILED ? NULL : p;
+}
+
+static void release(void *p, size_t length)
+{
+	if (p)
+		syscall(SYS_munmap, p, length);
+}
+
+static size_t length_of(const struct sr_mapping *m)
+{
+	return m->end - m->start;
+}
+
+/* As memcpy, which the sanitizers would make check the program's memory. */
+__attribute__((no_sanitize("address", "thread", "undefined"))) static void
+copy_words(volatile uint64_t *to, const volatile uint64_t *from, size_t length)
+{
+	for (size_t i = 0; i < length / sizeof *to; i++)
+		to[i] = from[i];
+}
+
+/*
+ * Copies what a mapping shows. Another thread may unmap it, or the program may not be allowed to
+ * read it, so it is read through a mapping of its own. NULL: it is gone, or there is no memory.
+ */
+static void *copy_of(const struct sr_mapping *m)
+{
+	size_t length = length_of(m);
+	void *view = (void *)syscall(SYS_mremap, m->start, 0L, length, MREMAP_MAYMOVE);
+	if (view == MAP_FAILED)
+		return NULL;
+	void *copy = allocate(length);
+	if (copy && !syscall(SYS_mprotect, view, length, PROT_READ))
+		copy_words(copy, view, length);
+	release(view, length);
+	return copy;
+}
+
+/* Moves the copy to where the memory is, with the protection that it has there. */
+static bool place(const struct sr_mapping *m, void *copy)
+{
+	int protection = (m->read ? PROT_READ : 0) | (m->write ? PROT_WRITE : 0) |
+			 (m->execute ? PROT_EXEC : 0);
+	size_t length = length_of(m);
+	return copy && !syscall(SYS_mprotect, copy, length, protection) &&
+	       syscall(SYS_mremap, copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, m->start) >=
+		       0;
+}
+
+/* Lists the mappings, as many as have room, and returns how many there are, or -1. */
+static long list_parts(void)
+{
+	struct sr_lines maps;
+	struct sr_mapping m;
+	long n = 0;
+	if (!sr_lines_open(&maps, "/proc/self/maps"))
+		return -1;
+	for (snapshot.count = 0; sr_mapping_next(&m, &maps);) {
+		if (!sr_shared_mapping(&m))
+			continue;
+		if (snapshot.count < snapshot.most)
+			snapshot.parts[snapshot.count++] = (struct part){.mapping = m};
+		n++;
+	}
+	sr_lines_close(&maps);
+	return n;
+}
+
+static void take_snapshot(void)
+{
+	long n = list_parts();
+	snapshot.complete = n == 0;
+	if (n <= 0 || !(snapshot.parts = allocate((size_t)n * sizeof *snapshot.parts)))
+		return;
+	snapshot.most = (size_t)n;
+	snapshot.complete = list_parts() == (long)snapshot.count;
+	for (size_t i = 0; i < snapshot.count; i++) {
+		snapshot.parts[i].copy = copy_of(&snapshot.parts[i].mapping);
+		snapshot.complete &= snapshot.parts[i].copy != NULL;
+	}
+}
+
+static void free_snapshot(void)
+{
+	for (size_t i = 0; i < snapshot.count; i++)
+		release(snapshot.parts[i].copy, length_of(&snapshot.parts[i].mapping));
+	release(snapshot.parts, snapshot.most * sizeof *snapshot.parts);
+	snapshot.parts = NULL;
+	snapshot.count = snapshot.most = 0;
+}
+
+/* Takes the copy of a mapping from the snapshot. NULL: there is none, since threads have gone on.
+ */
+static void *take_copy(const struct sr_mapping *m)
+{
+	for (size_t i = 0; i < snapshot.count; i++) {
+		struct part *p = &snapshot.parts[i];
+		void *copy = p->copy;
+		if (p->mapping.start != m->start || p->mapping.end != m->end ||
+		    p->mapping.inode != m->inode || p->mapping.offset != m->offset)
+			continue;
+		p->copy = NULL;
+		return copy;
+	}
+	return NULL;
+}
+
+/* Replaces the mappings that the child has inherited. */
+static bool replace_inherited(void)
+{
+	struct sr_lines maps;
+	struct sr_mapping m;
+	bool good = true;
+	if (!sr_lines_open(&maps, "/proc/self/maps"))
+		return false;
+	while (good && sr_mapping_next(&m, &maps)) {
+		if (!sr_shared_mapping(&m))
+			continue;
+		void *copy = take_copy(&m);
+		good = place(&m, copy ? copy : copy_of(&m));
+	}
+	sr_lines_close(&maps);
+	return good;
+}
+
+/* Without a descriptor for the list of mappings: replaces those of the snapshot. */
+static bool replace_listed(void)
+{
+	bool good = snapshot.complete;
+	for (size_t i = 0; good && i < snapshot.count; i++) {
+		good = place(&snapshot.parts[i].mapping, snapshot.parts[i].copy);
+		snapshot.parts[i].copy = NULL;
+	}
+	return good;
+}
+
+static void before_fork(void)
+{
+	int saved = errno;
+	sr_shared_lock();
+	if (sr_shared_any())
+		take_snapshot();
+	errno = saved;
+}
+
+static void after_fork_parent(void)
+{
+	int saved = errno;
+	free_snapshot();
+	sr_shared_unlock();
+	errno = saved;
+}
+
+static void after_fork_child(void)
+{
+	int saved = errno;
+	if (sr_shared_any()) {
+		sr_shared_forget();
+		if (!replace_inherited() && !replace_listed()) {
+			fputs("libibverbs: softroce: no memory for a child's copy of registered "
+			      "memory\n",
+			      stderr);
+			abort();
+		}
+	}
+	free_snapshot();
+	sr_shared_unlock();
+	errno = saved;
+}
+
+/*
+ * The handlers of the first registration run last before a fork, and first after it: while they
+ * run, those of the program hold its locks.
+ */
+__attribute__((constructor)) static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
