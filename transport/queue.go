@@ -25,11 +25,12 @@ type wqe struct {
 // end is the PSN after the last one of the message.
 func (w *wqe) end() uint64 { return w.first + uint64(w.psns) }
 
-// sendQueue is the ring of posted and incomplete work requests. Indices increase modulo 2^32.
+// sendQueue is the ring of posted and incomplete work requests. Indices increase modulo 2^32. A
+// block of it is allocated when its first work request is posted: a deep queue would take the engine
+// milliseconds at once, and the garbage collector scans it, used or not.
 type sendQueue struct {
-	ring       []wqe
-	sges       []SGE
-	inline     []byte
+	blocks     []*wqeBlock
+	mask       uint32 // number of entries, a power of two, minus 1
 	depth      uint32
 	maxSGE     int
 	maxInline  int
@@ -38,21 +39,47 @@ type sendQueue struct {
 	nextNumber uint64 // SSN
 }
 
+// wqesPerBlock is how many entries a block has, unless the queue is shorter.
+const wqesPerBlock = 64
+
+// A wqeBlock is a part of the ring, with the scatter/gather lists and inline data of its entries.
+type wqeBlock struct {
+	wqes   []wqe
+	sges   []SGE
+	inline []byte
+}
+
 func (s *sendQueue) init(depth, maxSGE, maxInline int) {
 	n := 1
 	for n < depth {
 		n *= 2
 	}
-	maxSGE = max(maxSGE, 1)
-	*s = sendQueue{ring: make([]wqe, n), sges: make([]SGE, n*maxSGE), inline: make([]byte, n*maxInline),
-		depth: uint32(depth), maxSGE: maxSGE, maxInline: maxInline}
+	*s = sendQueue{blocks: make([]*wqeBlock, (n+wqesPerBlock-1)/wqesPerBlock), mask: uint32(n - 1),
+		depth: uint32(depth), maxSGE: max(maxSGE, 1), maxInline: maxInline}
 }
 
-func (s *sendQueue) at(i uint32) *wqe { return &s.ring[i&uint32(len(s.ring)-1)] }
-func (s *sendQueue) empty() bool      { return s.headIndex == s.tailIndex }
-func (s *sendQueue) head() *wqe       { return s.at(s.headIndex) }
-func (s *sendQueue) used() uint32     { return s.tailIndex - s.headIndex }
-func (s *sendQueue) reset()           { s.headIndex, s.tailIndex, s.nextNumber = 0, 0, 0 }
+// at returns entry i, which was posted.
+func (s *sendQueue) at(i uint32) *wqe {
+	i &= s.mask
+	return &s.blocks[i/wqesPerBlock].wqes[i%wqesPerBlock]
+}
+
+// place returns the block of entry i and its place there.
+func (s *sendQueue) place(i uint32) (b *wqeBlock, slot int) {
+	i &= s.mask
+	b = s.blocks[i/wqesPerBlock]
+	if b == nil {
+		n := min(int(s.mask)+1, wqesPerBlock)
+		b = &wqeBlock{make([]wqe, n), make([]SGE, n*s.maxSGE), make([]byte, n*s.maxInline)}
+		s.blocks[i/wqesPerBlock] = b
+	}
+	return b, int(i % wqesPerBlock)
+}
+
+func (s *sendQueue) empty() bool  { return s.headIndex == s.tailIndex }
+func (s *sendQueue) head() *wqe   { return s.at(s.headIndex) }
+func (s *sendQueue) used() uint32 { return s.tailIndex - s.headIndex }
+func (s *sendQueue) reset()       { s.headIndex, s.tailIndex, s.nextNumber = 0, 0, 0 }
 
 // SendQueueLen returns the number of posted and incomplete send work requests.
 func (q *QP) SendQueueLen() int { return int(q.sq.used()) }
@@ -69,11 +96,11 @@ func (q *QP) PostSend(wr *SendWR) error {
 	if s.used() >= s.depth {
 		return ErrFull
 	}
-	slot := s.tailIndex & uint32(len(s.ring)-1)
-	w := &s.ring[slot]
+	b, slot := s.place(s.tailIndex)
+	w := &b.wqes[slot]
 	*w = wqe{SendWR: *wr, kind: q.wrKind(wr.Opcode)}
 	w.ownResponse = w.kind.HasOwnResponse()
-	w.status = s.copyPayload(w, wr, int(slot))
+	w.status = s.copyPayload(w, wr, b, slot)
 	switch w.kind {
 	case packet.KindNone:
 		w.status = ib.WCLocQPOpErr
@@ -110,13 +137,13 @@ func (q *QP) PostSend(wr *SendWR) error {
 }
 
 // copyPayload copies the scatter/gather list or the inline data into the queue's storage.
-func (s *sendQueue) copyPayload(w *wqe, wr *SendWR, slot int) ib.WCStatus {
+func (s *sendQueue) copyPayload(w *wqe, wr *SendWR, b *wqeBlock, slot int) ib.WCStatus {
 	w.SGEs, w.Inline = nil, nil
 	if wr.Flags&ib.SendInline != 0 {
 		if len(wr.Inline) > s.maxInline {
 			return ib.WCLocQPOpErr
 		}
-		w.Inline = s.inline[slot*s.maxInline:][:len(wr.Inline):len(wr.Inline)]
+		w.Inline = b.inline[slot*s.maxInline:][:len(wr.Inline):len(wr.Inline)]
 		copy(w.Inline, wr.Inline)
 		w.length = uint32(len(wr.Inline))
 		return ib.WCSuccess
@@ -124,7 +151,7 @@ func (s *sendQueue) copyPayload(w *wqe, wr *SendWR, slot int) ib.WCStatus {
 	if len(wr.SGEs) > s.maxSGE {
 		return ib.WCLocQPOpErr
 	}
-	w.SGEs = s.sges[slot*s.maxSGE:][:len(wr.SGEs):len(wr.SGEs)]
+	w.SGEs = b.sges[slot*s.maxSGE:][:len(wr.SGEs):len(wr.SGEs)]
 	copy(w.SGEs, wr.SGEs)
 	total := listLength(w.SGEs)
 	if total > MaxMessage {

@@ -1,0 +1,60 @@
+package transport
+
+import (
+	"runtime"
+	"testing"
+
+	"softroce/internal/ib"
+	"softroce/packet"
+)
+
+// A queue pair takes memory for the work requests that are posted, not for those that might be: the
+// engine creates it between two packets of other clients.
+func TestQueuePairTakesMemoryAsItIsUsed(t *testing.T) {
+	const depth, most = 32768, 64 << 10
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	q, err := New(Config{Service: packet.RC, SendDepth: depth, MaxSendSGE: 30, MaxInline: 1024, Counters: new(Counters)})
+	must(t, err)
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > most {
+		t.Errorf("a queue pair of depth %d allocates %d bytes, want at most %d", q.sq.depth, n, most)
+	}
+}
+
+// Entries of the send queue keep what was posted, also when the ring wraps around.
+func TestSendQueueKeepsWhatWasPosted(t *testing.T) {
+	for _, depth := range []int{1, 3, wqesPerBlock, wqesPerBlock + 1, 5 * wqesPerBlock} {
+		a, _ := connect(t, defaults)
+		s := &a.qp.sq
+		s.init(depth, 2, 8)
+		post := func(i uint32) {
+			wr := SendWR{ID: uint64(i), Opcode: ib.WRSend, SGEs: []SGE{{Addr: uint64(i)}, {Addr: uint64(i) + 1}}}
+			if i%2 == 0 {
+				wr = SendWR{ID: uint64(i), Opcode: ib.WRSend, Flags: ib.SendInline, Inline: []byte{byte(i), byte(i >> 8)}}
+			}
+			must(t, a.qp.PostSend(&wr))
+		}
+		for i := range uint32(4 * depth) {
+			if int(s.used()) == depth {
+				s.headIndex++
+			}
+			post(i)
+			for j := s.headIndex; j != s.tailIndex; j++ {
+				w := s.at(j)
+				good := w.ID == uint64(j)
+				if j%2 == 0 {
+					good = good && string(w.Inline) == string([]byte{byte(j), byte(j >> 8)})
+				} else {
+					good = good && len(w.SGEs) == 2 && w.SGEs[0].Addr == uint64(j) && w.SGEs[1].Addr == uint64(j)+1
+				}
+				if !good {
+					t.Fatalf("depth %d: entry %d of %d to %d is %+v", depth, j, s.headIndex, s.tailIndex, w.SendWR)
+				}
+			}
+		}
+		if err := a.qp.PostSend(&SendWR{Opcode: ib.WRSend}); err != ErrFull {
+			t.Errorf("depth %d: posting to a full queue: %v", depth, err)
+		}
+	}
+}
