@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"slices"
@@ -16,6 +17,9 @@ import (
 
 // EngineConfig configures an engine.
 type EngineConfig struct {
+	// Name is the name of the engine's thread, as ps -L shows it; "" means "engine".
+	Name string
+
 	// Stepped means that Run is not used: one goroutine calls Step and everything else. Do then
 	// calls its function at once.
 	Stepped bool
@@ -91,6 +95,7 @@ type Engine struct {
 
 // NewEngine returns an engine without devices.
 func NewEngine(c EngineConfig) (*Engine, error) {
+	c.Name = cmp.Or(c.Name, threadName)
 	switch {
 	case c.Spin == 0:
 		c.Spin = DefaultSpin

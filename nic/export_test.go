@@ -57,6 +57,9 @@ const MaxCopiers = maxCopiers
 // TakeOvers returns how often another thread became the engine's.
 func (e *Engine) TakeOvers() int { return int(e.watchdog.taken.Load()) }
 
+// Thread returns the ID of the engine's thread.
+func (e *Engine) Thread() int { return int(e.watchdog.thread.Load()) }
+
 // UseCopiers makes the memory of a user count as slow, with n threads that copy for it.
 func (e *Engine) UseCopiers(uid uint32, n int) { e.noteSlow(uid).copiers = n }
 

@@ -34,8 +34,11 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer e.spin.close()
 
 	done := make(chan struct{})
-	go e.watchdog.watch(done, func(b *mrtable.Batch) {
-		go e.drive(ctx, done, func() { e.takeOver(b) })
+	go e.watchdog.watch(done, func(b *mrtable.Batch, p placement) {
+		e.drive(ctx, done, func() {
+			p.apply()
+			e.takeOver(b)
+		})
 	})
 	go e.drive(ctx, done, func() {})
 	<-done
@@ -49,14 +52,21 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // drive is the engine's goroutine, until ctx ends or another one takes the engine over. It closes
-// done if ctx has ended.
+// done if ctx has ended. Its thread ends with it, because of the thread's name and placement.
 func (e *Engine) drive(ctx context.Context, done chan struct{}, begin func()) {
 	runtime.LockOSThread()
-	e.watchdog.thread.Store(int32(unix.Gettid()))
+	thread := unix.Gettid()
+	if thread == unix.Getpid() { // the name of the main thread is that of the process
+		go e.drive(ctx, done, begin)
+		<-done // while the main thread is locked, the engine gets another one
+		runtime.UnlockOSThread()
+		return
+	}
+	nameThread(e.config.Name)
+	e.watchdog.thread.Store(int32(thread))
 	begin()
 	e.loop(ctx)
 	close(done)
-	runtime.UnlockOSThread()
 }
 
 // loop reads the clock once per step. The time of a step that found work counts as busy.

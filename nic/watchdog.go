@@ -66,8 +66,10 @@ func (w *watchdog) run(b *mrtable.Batch) {
 	}
 }
 
-// watch calls takeOver, until done is closed, for each batch that takes too long.
-func (w *watchdog) watch(done <-chan struct{}, takeOver func(*mrtable.Batch)) {
+// watch looks at the engine until done is closed. For a batch that takes too long it calls takeOver,
+// with the placement of the thread that is in it, and leaves the watch to another goroutine: a
+// thread that runs already takes over sooner than one that must be started.
+func (w *watchdog) watch(done <-chan struct{}, takeOver func(*mrtable.Batch, placement)) {
 	tick := time.NewTicker(watchdogTick)
 	defer tick.Stop()
 	l := look{flush: w.flush.Load(), naps: map[uint32]int{}}
@@ -86,8 +88,12 @@ func (w *watchdog) watch(done <-chan struct{}, takeOver func(*mrtable.Batch)) {
 		}
 		switch l.tick(flush, busy, asleep, user) {
 		case tooLong:
+			p := placementOf(int(w.thread.Load())) // which may end as soon as it is not the engine's
 			if b := w.take(flush); b != nil {
-				takeOver(b)
+				tick.Stop()
+				go w.watch(done, takeOver)
+				takeOver(b, p)
+				return
 			}
 		case tooOften:
 			w.engine.post(func() { w.engine.noteSlow(user) })

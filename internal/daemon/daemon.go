@@ -87,8 +87,8 @@ func (d *Daemon) start() error {
 	clock := systemClock()
 	d.tap.clock = clock
 	d.build = builder{fabric: wire.NewFabric(), faults: faults, tap: &d.tap}
-	for range min(d.config.Engines, len(d.config.NICs)) {
-		e, err := nic.NewEngine(nic.EngineConfig{Spin: d.config.Spin, Clock: clock})
+	for i := range min(d.config.Engines, len(d.config.NICs)) {
+		e, err := nic.NewEngine(nic.EngineConfig{Name: fmt.Sprint("engine", i), Spin: d.config.Spin, Clock: clock})
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,45 @@
+package nic
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// threadName is the default of EngineConfig.Name.
+const threadName = "engine"
+
+// nameThread gives the calling thread a name, of which the kernel keeps 15 bytes.
+func nameThread(name string) {
+	b, err := unix.BytePtrFromString(name)
+	if err == nil {
+		unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(b)), 0, 0, 0)
+	}
+}
+
+// A placement is where and before what the kernel runs a thread: its processors, and its scheduling
+// policy and priority. An operator may have chosen them for the engine's thread (taskset, chrt).
+type placement struct {
+	processors *unix.CPUSet
+	policy     *unix.SchedAttr
+}
+
+// placementOf returns the placement of a thread of this process, the zero value if it is unknown.
+func placementOf(thread int) (p placement) {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(thread, &set) == nil { // it fails if there are more processors than a set has
+		p.processors = &set
+	}
+	p.policy, _ = unix.SchedGetAttr(thread, 0)
+	return p
+}
+
+// apply places the calling thread. It does what the process has the right to do.
+func (p placement) apply() {
+	if p.processors != nil {
+		unix.SchedSetaffinity(0, p.processors)
+	}
+	if p.policy != nil {
+		unix.SchedSetAttr(0, p.policy, 0)
+	}
+}
