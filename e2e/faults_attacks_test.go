@@ -95,6 +95,9 @@ func TestAttacksStopNoOtherClient(t *testing.T) {
 	harness.NeedRoot(t, "processes of other users")
 	// Not parallel: attacks take the processors that the guests of other tests need.
 	daemon, socket := startSharedDaemon(t)
+	if os.Getenv(stallEnv) != "" {
+		isolateEngine(t, daemon.Pid())
+	}
 	v := startVictim(t, socket)
 	for _, a := range attackTests {
 		t.Run(subtestName(a.name), func(t *testing.T) {

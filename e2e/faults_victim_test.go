@@ -19,8 +19,8 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// stallEnv names a smaller stallLimit. The test must then run with a high priority, which the
-// daemon and the victim inherit. Attackers do not.
+// stallEnv names a smaller stallLimit. The engine then has a processor to itself. On the others the
+// test must run with a high priority, which the daemon and the victim inherit. Attackers do not.
 const stallEnv = "SOFTROCE_E2E_STALL"
 
 // stallLimit separates a client that waits its turn, also on a busy machine, from one that another
