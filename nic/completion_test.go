@@ -125,8 +125,8 @@ func TestFailedMessageWriteFailsReceive(t *testing.T) {
 	}
 }
 
-// The data of a WRITE with immediate goes to memory of the peer's choice: its receive reports a local
-// access error (IBTA 11.6.2). What follows is flushed.
+// The data of a WRITE with immediate goes to memory of the peer's choice: its receive reports a
+// local access error (IBTA 11.6.2). What follows is flushed.
 func TestFailedWriteWithImmediateFailsItsReceive(t *testing.T) {
 	for _, n := range []int{8, 1 << 16} {
 		w := newTestFabric(t)

@@ -70,8 +70,9 @@ func TestEachStepReadsToTheSameMemory(t *testing.T) {
 	}
 }
 
-// On a link to a network, memory that only the kernel can copy makes no shorter turns.
-func TestCopiedMemoryHasWholeTurnsOnNetworkLinks(t *testing.T) {
+// On a link to a network, memory that only the kernel can copy has the same budget as mapped
+// memory.
+func TestCopiedMemoryHasFullBudgetOnNetworkLinks(t *testing.T) {
 	var sent [2]int
 	for i := range sent {
 		w := newTestFabric(t)

@@ -303,8 +303,8 @@ func TestQueuePairIsResetWhileItsMemoryWaits(t *testing.T) {
 	}
 }
 
-// A receive that a queue pair took from an SRQ does not complete either: the program has removed the
-// queue pair's completions, and if the copy failed there would be no data.
+// A receive that a queue pair took from an SRQ does not complete either: the program has removed
+// the queue pair's completions, and if the copy failed there would be no data.
 func TestReceiveOfAnSRQIsForgottenWithItsQueuePair(t *testing.T) {
 	for _, c := range []struct {
 		name string

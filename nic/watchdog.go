@@ -66,9 +66,9 @@ func (w *watchdog) run(b *mrtable.Batch) {
 	}
 }
 
-// watch looks at the engine until done is closed. For a batch that takes too long it calls takeOver,
-// with the placement of the thread that is in it, and leaves the watch to another goroutine: a
-// thread that runs already takes over sooner than one that must be started.
+// watch looks at the engine until done is closed. For a batch that takes too long it calls
+// takeOver, with the placement of the thread that is in it, and leaves the watch to another
+// goroutine: a thread that runs already takes over sooner than one that must be started.
 func (w *watchdog) watch(done <-chan struct{}, takeOver func(*mrtable.Batch, placement)) {
 	tick := time.NewTicker(watchdogTick)
 	defer tick.Stop()

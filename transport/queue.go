@@ -26,8 +26,8 @@ type wqe struct {
 func (w *wqe) end() uint64 { return w.first + uint64(w.psns) }
 
 // sendQueue is the ring of posted and incomplete work requests. Indices increase modulo 2^32. A
-// block of it is allocated when its first work request is posted: a deep queue would take the engine
-// milliseconds at once, and the garbage collector scans it, used or not.
+// block of it is allocated when its first work request is posted: a deep queue would take the
+// engine milliseconds at once, and the garbage collector scans it, used or not.
 type sendQueue struct {
 	blocks     []*wqeBlock
 	mask       uint32 // number of entries, a power of two, minus 1
