@@ -242,14 +242,13 @@ func (e *Engine) emit() (busy bool) {
 	for e.flush(); e.resume(); {
 		e.flush()
 	}
-	referred := false
 	for _, d := range e.devices {
 		if d.send() {
 			busy = true
 		}
-		referred = referred || wire.HoldsReferences(d.link)
 	}
-	if !referred {
+	// What a link holds is known only after all have sent: one device's frames are in another's link.
+	if !slices.ContainsFunc(e.devices, func(d *Device) bool { return wire.HoldsReferences(d.link) }) {
 		e.io.ReleaseReads() // frames that wait for a link are copies
 	}
 	e.publish(true)
