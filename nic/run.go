@@ -36,7 +36,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	done := make(chan struct{})
 	go e.watchdog.watch(done, func(b *mrtable.Batch, p placement) {
 		e.drive(ctx, done, func() {
-			p.apply()
+			p.takeOver()
 			e.takeOver(b)
 		})
 	})

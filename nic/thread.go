@@ -20,12 +20,14 @@ func nameThread(name string) {
 // A placement is where and before what the kernel runs a thread: its processors, and its scheduling
 // policy and priority. An operator may have chosen them for the engine's thread (taskset, chrt).
 type placement struct {
+	thread     int
 	processors *unix.CPUSet
 	policy     *unix.SchedAttr
 }
 
 // placementOf returns the placement of a thread of this process, the zero value if it is unknown.
-func placementOf(thread int) (p placement) {
+func placementOf(thread int) placement {
+	p := placement{thread: thread}
 	var set unix.CPUSet
 	if unix.SchedGetaffinity(thread, &set) == nil { // it fails if there are more processors than a set has
 		p.processors = &set
@@ -34,12 +36,20 @@ func placementOf(thread int) (p placement) {
 	return p
 }
 
-// apply places the calling thread. It does what the process has the right to do.
-func (p placement) apply() {
+// takeOver moves the calling thread to the placement p, and the thread that had it to that of the
+// calling one: it would compete with the engine for a processor, and have to wait while the engine
+// polls. It does what the process has the right to do.
+func (p placement) takeOver() {
+	own := placementOf(unix.Gettid())
+	own.apply(p.thread)
+	p.apply(own.thread)
+}
+
+func (p placement) apply(thread int) {
 	if p.processors != nil {
-		unix.SchedSetaffinity(0, p.processors)
+		unix.SchedSetaffinity(thread, p.processors)
 	}
 	if p.policy != nil {
-		unix.SchedSetAttr(0, p.policy, 0)
+		unix.SchedSetAttr(thread, p.policy, 0)
 	}
 }

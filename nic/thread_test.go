@@ -14,7 +14,7 @@ import (
 )
 
 // An operator finds the engine's thread by its name, and the processors that it is given remain the
-// engine's when another thread takes it over.
+// engine's when another thread takes it over. The first thread then has them no longer.
 func TestPlacementOfTheEngineOutlivesItsThread(t *testing.T) {
 	l := newRunningPair(t, 1, 20*time.Microsecond)
 	l.exchange(t, 1)
@@ -46,11 +46,18 @@ func TestPlacementOfTheEngineOutlivesItsThread(t *testing.T) {
 			t.Errorf("thread %d of the engine has the name %q", thread, got)
 		}
 	}
-	var got unix.CPUSet
-	check(t, unix.SchedGetaffinity(second, &got))
-	policy, err := unix.SchedGetAttr(second, 0)
-	check(t, err)
-	if got != one || policy.Nice != nice {
-		t.Errorf("the second thread has the processors %x and the nice value %d, want %x and %d", got[:1], policy.Nice, one[:1], nice)
+	for _, want := range []struct {
+		thread     int
+		processors unix.CPUSet
+		nice       int32
+	}{{first, all, 0}, {second, one, nice}} {
+		var got unix.CPUSet
+		check(t, unix.SchedGetaffinity(want.thread, &got))
+		policy, err := unix.SchedGetAttr(want.thread, 0)
+		check(t, err)
+		if got != want.processors || policy.Nice != want.nice {
+			t.Errorf("thread %d of %d and %d has the processors %x and the nice value %d, want %x and %d",
+				want.thread, first, second, got[:1], policy.Nice, want.processors[:1], want.nice)
+		}
 	}
 }

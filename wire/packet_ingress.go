@@ -36,6 +36,7 @@ func (g *ingress) follow(index int, prefixes []netip.Prefix) {
 	}
 	program, err := loadIngress(addrs)
 	if err != 0 {
+		g.close() // rather than drop what is for addresses that the interface has lost
 		return
 	}
 	defer unix.Close(program)
@@ -68,7 +69,12 @@ const (
 	bpfPass = -1 // TCX_NEXT: as if the program were not there
 	bpfDrop = 2  // TCX_DROP
 
+	// No RoCEv2 frame is shorter. A load from beyond the end of a frame would end the programs of
+	// others as well.
+	minIngressFrame = filterIPv6Port + 2
+
 	// Offsets in struct __sk_buff.
+	skbLen         = 0
 	skbPacketType  = 4
 	skbVLANPresent = 20
 )
@@ -99,6 +105,8 @@ func ingressProgram(addrs []netip.Addr) (program []bpfInstruction) {
 	unless := func(value uint32) { add(jump|unix.BPF_JNE, 0, toPass, value) }
 
 	add(set|unix.BPF_X, 1<<4|6, 0, 0)
+	add(loadWord, 6<<4, skbLen, 0)
+	add(jump|unix.BPF_JLT, 0, toPass, minIngressFrame)
 	add(loadWord, 6<<4, skbPacketType, 0)
 	unless(unix.PACKET_HOST)
 	add(loadWord, 6<<4, skbVLANPresent, 0)
