@@ -148,7 +148,8 @@ func directions(d *conversation.Direction) []*conversation.Direction {
 }
 
 // replay fills in the verdicts on a stream. Where the order of the replies is not certain, or the
-// capture begins inside a retransmission, another reading counts if it leaves no differences.
+// capture begins inside a retransmission, another reading counts if it compares something and leaves
+// no differences.
 func (s *stream) replay(o Options) error {
 	if err := s.replayReading(o); err != nil {
 		return err
@@ -161,7 +162,7 @@ func (s *stream) replay(o Options) error {
 		if err := t.replayReading(o); err != nil {
 			return err
 		}
-		if t.unexplained() == 0 {
+		if t.unexplained() == 0 && t.report.compared() > 0 {
 			*s.report = *t.report
 		}
 	}

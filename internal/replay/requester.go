@@ -150,10 +150,17 @@ func (r *requesterModel) plan(w *work) (err error) {
 	if err := r.mode.placeResults(w); err != nil {
 		return err
 	}
+	var skipped []*conversation.Transmission
 	for _, e := range r.s.Sent {
 		if e.Seq >= r.s.FirstSeq {
 			r.requests = append(r.requests, e)
+		} else {
+			skipped = append(skipped, e)
 		}
+	}
+	if len(skipped) > 0 {
+		r.v.NotJudged = append(r.v.NotJudged, Note{skipped[0].No, fmt.Sprintf("%s, of which this is the first, may repeat what was sent before the capture",
+			Count(len(skipped), "request"))})
 	}
 	r.floor = make([]int64, len(r.requests))
 	for i := len(r.requests) - 1; i >= 0; i-- {
