@@ -11,14 +11,14 @@ import (
 type captureCmd struct {
 	daemonFlags
 	Output string   `short:"o" required:"" placeholder:"FILE" complete:"<files>" help:"The pcapng file to write; - is standard output."`
-	Device string   `placeholder:"NIC" complete:"<nics>" help:"Record only the packets of this NIC (default: all)."`
+	Device *string  `placeholder:"NIC" complete:"<nics>" help:"Record only the packets of this NIC (default: all)."`
 	Filter []string `sep:"none" placeholder:"CONDITIONS" help:"Record only the packets that meet the conditions of a fault rule, such as 'qp 0x11 kind nak'. May be repeated: packets that meet one of them."`
 
-	SnapLen  string `name:"snaplen" placeholder:"BYTES" help:"Record only the first bytes of each frame."`
-	Count    string `placeholder:"N" help:"End after this number of packets."`
-	FileSize string `placeholder:"SIZE" help:"Begin a new file when one has this size, such as 100MiB: FILE_00001, FILE_00002 …"`
-	FileTime string `placeholder:"DURATION" help:"Begin a new file when one has the packets of this time, such as 10m."`
-	Files    string `placeholder:"N" help:"Keep only the newest files."`
+	SnapLen  *string `name:"snaplen" placeholder:"BYTES" help:"Record only the first bytes of each frame."`
+	Count    *string `placeholder:"N" help:"End after this number of packets."`
+	FileSize *string `placeholder:"SIZE" help:"Begin a new file when one has this size, such as 100MiB: FILE_00001, FILE_00002 …"`
+	FileTime *string `placeholder:"DURATION" help:"Begin a new file when one has the packets of this time, such as 10m."`
+	Files    *string `placeholder:"N" help:"Keep only the newest files."`
 }
 
 func (c *captureCmd) Run(e *env) error {
@@ -45,19 +45,23 @@ func (c *captureCmd) Run(e *env) error {
 
 func (c *captureCmd) options() (o daemon.RecordOptions, err error) {
 	o.Output = c.Output
-	options := [][2]string{
-		{"device", c.Device}, {"snaplen", c.SnapLen}, {"count", c.Count}, {"file-size", c.FileSize}, {"file-time", c.FileTime}, {"files", c.Files},
+	set := func(name, value string) {
+		if err == nil {
+			err = o.Set(name, value)
+		}
+	}
+	for name, value := range map[string]*string{
+		"device": c.Device, "snaplen": c.SnapLen, "count": c.Count, "file-size": c.FileSize, "file-time": c.FileTime, "files": c.Files,
+	} {
+		if value != nil {
+			set(name, *value)
+		}
 	}
 	for _, f := range c.Filter {
-		options = append(options, [2]string{"filter", f})
+		set("filter", f)
 	}
-	for _, f := range options {
-		if f[1] == "" {
-			continue
-		}
-		if err := o.Set(f[0], f[1]); err != nil {
-			return o, usagef("--%w", err)
-		}
+	if err != nil {
+		return o, usagef("--%w", err)
 	}
 	if err := o.Check(); err != nil {
 		return o, &usageError{err}

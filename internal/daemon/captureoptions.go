@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -68,19 +69,24 @@ var setOption = map[string]func(o *RecordOptions, value string) error{
 }
 
 func setCount[T int | uint64](to *T, text string) error {
-	n, err := strconv.ParseUint(text, 10, 31)
+	n, err := strconv.ParseUint(text, 10, strconv.IntSize-1)
 	if err != nil || n == 0 {
-		return fmt.Errorf("%q: want a number of at least 1", text)
+		return fmt.Errorf("%q: want a number from 1 to %d", text, math.MaxInt)
 	}
 	*to = T(n)
 	return nil
 }
 
+func optionNames() []string { return slices.Sorted(maps.Keys(setOption)) }
+
 // Set sets an option from its text.
 func (o *RecordOptions) Set(name, value string) error {
 	set, ok := setOption[name]
 	if !ok {
-		return fmt.Errorf("option %q of a capture is unknown; the options are %s", name, strings.Join(slices.Sorted(maps.Keys(setOption)), ", "))
+		return fmt.Errorf("option %q of a capture is unknown; the options are %s", name, strings.Join(optionNames(), ", "))
+	}
+	if value == "" {
+		return fmt.Errorf("%s needs a value", name)
 	}
 	if err := set(o, value); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -101,28 +107,60 @@ func (o *RecordOptions) Check() error {
 	return nil
 }
 
-// optionStart is where an option begins in the text of a capture. Other commas belong to the name
-// of the file or to conditions.
-var optionStart = regexp.MustCompile(`,[a-z-]+=`)
+// optionStart matches what begins an option in the text of a capture: a word and "=", or the name of
+// an option without a value, which is an error. A doubled comma is not one. Other commas belong to
+// the name of the file or to conditions.
+var optionStart = regexp.MustCompile(`,,|,\s*[A-Za-z_-]+\s*=|,\s*(` + strings.Join(optionNames(), "|") + `)\s*(,|$)`)
 
-// SplitCapture splits the text of a capture, FILE[,OPTION=VALUE]…, into the file and the rest.
-func SplitCapture(text string) (file, options string) {
-	if at := optionStart.FindStringIndex(text); at != nil {
-		return text[:at[0]], text[at[0]:]
+// nameStart matches the part of a name in which no option begins: directories, and what precedes
+// the suffix of a capture file.
+var nameStart = regexp.MustCompile(`^(.*/)?(.*\.pcap(ng)?(,|$))?`)
+
+// cutOption splits a text before the first option that begins at from or later.
+func cutOption(text string, from int) (before, options string) {
+	for _, at := range optionStart.FindAllStringIndex(text[from:], -1) {
+		if i := from + at[0]; text[i:from+at[1]] != ",," {
+			return text[:i], text[i:]
+		}
 	}
 	return text, ""
+}
+
+// SplitCapture splits the text of a capture, FILE[,OPTION=VALUE]…, into the file and the rest. A
+// doubled comma in FILE stands for one comma, at which no option begins. A single comma is part of
+// the name too if it is in a directory, before .pcapng or .pcap, or not followed by a word and "=".
+func SplitCapture(text string) (file, options string) {
+	name := text
+	if i := strings.Index(text, ",filter="); i >= 0 {
+		name = text[:i] // conditions contain slashes: src 192.0.2.0/24
+	}
+	from := len(strings.TrimSuffix(nameStart.FindString(name), ","))
+	file, options = cutOption(text, from)
+	return strings.ReplaceAll(file, ",,", ","), options
+}
+
+// JoinCapture returns a text that SplitCapture splits into file and options.
+func JoinCapture(file, options string) string {
+	return strings.ReplaceAll(file, ",", ",,") + options
 }
 
 // ParseCapture reads the text of a capture, such as all.pcapng,count=100,filter=kind nak.
 func ParseCapture(text string) (o RecordOptions, err error) {
 	var rest string
 	o.Output, rest = SplitCapture(text)
+	given := map[string]bool{}
 	for rest != "" {
-		name, value, _ := strings.Cut(rest[1:], "=")
-		value, rest = SplitCapture(value)
-		if err := o.Set(name, value); err != nil {
-			return o, fmt.Errorf("capture %s: %w", text, err)
+		var option string
+		option, rest = cutOption(rest, 1)
+		name, value, _ := strings.Cut(option[1:], "=")
+		err := o.Set(name, value)
+		if err == nil && given[name] && name != "filter" {
+			err = fmt.Errorf("%s is given twice", name)
 		}
+		if err != nil {
+			return o, fmt.Errorf("capture %s: %w (a comma in the name of the file is written ,,)", text, err)
+		}
+		given[name] = true
 	}
 	if err := o.Check(); err != nil {
 		return o, fmt.Errorf("capture %s: %w", text, err)

@@ -23,6 +23,17 @@ func TestParseCapture(t *testing.T) {
 		"a,file-time=90s":                 "a file-time 1m30s",
 		"a,filter=qp 17,18 kind nak":      "a filter [qp 17,18 kind nak]",
 		"a,filter=kind nak,filter=qp 0x3": "a filter [kind nak qp 0x3]",
+		"a,count=3000000000":              "a count 3000000000",
+
+		"a,b":                                 "a,b",
+		"x,seed=2.pcapng":                     "x,seed=2.pcapng",
+		"x,count=2.pcap,count=5":              "x,count=2.pcap count 5",
+		"/runs/lr=0.1,seed=2/all.pcapng":      "/runs/lr=0.1,seed=2/all.pcapng",
+		"runs,count=2/all,count=5":            "runs,count=2/all count 5",
+		"all,,count=5":                        "all,count=5",
+		"all,,,count=5":                       "all, count 5",
+		"a,,filter=b/all,count=5":             "a,filter=b/all count 5",
+		"d/all,count=5,filter=src 10.0.0.0/8": "d/all count 5 filter [src 10.0.0.0/8]",
 	} {
 		o, err := ParseCapture(text)
 		if err != nil {
@@ -48,19 +59,38 @@ func TestParseCapture(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"":                 "needs the name of a file",
-		",count=5":         "needs the name of a file",
-		"a,cuont=5":        `option "cuont" of a capture is unknown; the options are count, device, file-size, file-time, files, filter, snaplen`,
-		"a,count=0":        `count: "0": want a number of at least 1`,
-		"a,snaplen=-1":     `snaplen: "-1": want`,
-		"a,file-size=0":    `file-size: "0": want 1 byte or more`,
-		"a,file-time=10":   `file-time: "10": want a time such as 10m`,
-		"a,files=3":        "files needs file-size or file-time",
-		"-,file-size=1MiB": "standard output is one file",
-		"a,filter=qq 17":   `filter: "qq": is not a condition`,
+		"":                        "needs the name of a file",
+		",count=5":                "needs the name of a file",
+		"a,cuont=5":               `option "cuont" of a capture is unknown; the options are count, device, file-size, file-time, files, filter, snaplen`,
+		"a,count=0":               `count: "0": want a number from 1 to 9223372036854775807`,
+		"a,count=":                "count needs a value",
+		"a,device=":               "device needs a value",
+		"a,filter=":               "filter needs a value",
+		"a,count":                 "count needs a value",
+		"a,count,files=3":         "count needs a value",
+		"a,count=1,count=2":       "count is given twice (a comma in the name of the file is written ,,)",
+		"a,Count=3":               `option "Count" of a capture is unknown`,
+		"a, count=3":              `option " count" of a capture is unknown`,
+		"a.pcapng,file_size=1GiB": `option "file_size" of a capture is unknown`,
+		"a,snaplen=-1":            `snaplen: "-1": want`,
+		"a,file-size=0":           `file-size: "0": want 1 byte or more`,
+		"a,file-time=10":          `file-time: "10": want a time such as 10m`,
+		"a,files=3":               "files needs file-size or file-time",
+		"-,file-size=1MiB":        "standard output is one file",
+		"a,filter=qq 17":          `filter: "qq": is not a condition`,
 	} {
 		if _, err := ParseCapture(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want …%s", text, err, want)
+		}
+	}
+}
+
+func TestAnyFileOfACaptureHasAText(t *testing.T) {
+	for _, file := range []string{"/a", "/a,b", "/a,count=1", "/a,,b", "/a,", "/,", "/a,filter=b/c", "/a,count", "/a.pcapng,count=1/b.pcap,files=3"} {
+		for _, options := range []string{"", ",count=5", ",filter=src 10.0.0.0/8,count=5"} {
+			if gotFile, gotOptions := SplitCapture(JoinCapture(file, options)); gotFile != file || gotOptions != options {
+				t.Errorf("%s and %s: got %s and %s", file, options, gotFile, gotOptions)
+			}
 		}
 	}
 }

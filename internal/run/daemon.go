@@ -173,7 +173,7 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	if o.Capture != "" {
 		file, options := daemon.SplitCapture(o.Capture)
 		d.capture = daemonPath(file, "/dev/stdout")
-		args = append(args, "--capture", d.capture+options)
+		args = append(args, "--capture", daemon.JoinCapture(d.capture, options))
 	}
 	if o.CaptureBlocking {
 		args = append(args, "--capture-blocking")
