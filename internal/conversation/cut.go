@@ -19,11 +19,13 @@ const maxCutFrame = 1<<16 + 64
 var zeros [maxCutFrame]byte
 
 // Parse is capture.Parse that also parses a frame of which the capture has only a part, if that
-// contains all of the headers. Record.Data stays as captured; of a packet with a connection the
-// length of the payload is right, and all of its bytes are zero: see Transmission.WholePayload.
+// contains all of the headers. Record.Data stays as captured; of a packet with a connection that is
+// cut the length of the payload is right, and all of its bytes are zero: see
+// Transmission.WholePayload. IsCut is false for the record of a packet if the capture lacks only what
+// follows the ICRC.
 func Parse(r capture.Record) (*capture.Packet, error) {
 	p, err := parse(r, headerEnd)
-	if err == nil && IsCut(r) && HasFlow(p.Opcode.Service()) {
+	if err == nil && IsCut(p.Record) && HasFlow(p.Opcode.Service()) {
 		shrink(p)
 	}
 	return p, err
@@ -46,6 +48,9 @@ func ParseBTH(r capture.Record) (*capture.Packet, error) { return parse(r, bthEn
 // parse parses a frame that may be cut after the end of what is needed.
 func parse(r capture.Record, needed func(p *capture.Packet) int) (*capture.Packet, error) {
 	p, err := capture.Parse(r)
+	if err == nil && IsCut(r) {
+		p.Length = len(r.Data) // the packet is whole: the capture lacks only padding or FCS
+	}
 	if !errors.Is(err, packet.ErrTruncated) || !IsCut(r) || r.Length > maxCutFrame {
 		return p, err
 	}

@@ -2,6 +2,7 @@ package conversation_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"runtime"
 	"testing"
 
@@ -70,6 +71,37 @@ func TestCutPayloadIsCompletedWithZeros(t *testing.T) {
 		whole := append(bytes.Repeat([]byte{7}, captured), make([]byte, 100-captured)...)
 		if !bytes.Equal(e.CapturedPayload(), whole[:captured]) || !bytes.Equal(e.WholePayload(), whole) {
 			t.Errorf("%d bytes captured: %d of them, whole payload %v", captured, len(e.CapturedPayload()), e.WholePayload())
+		}
+	}
+}
+
+// A frame of which only the padding or the FCS is cut has the whole packet, with its own ICRC: a
+// wrong one stays wrong.
+func TestCutBehindICRCLeavesPacketWhole(t *testing.T) {
+	const fcs = 4
+	for _, wrong := range []byte{0, 1} {
+		for cut := range fcs + 1 {
+			frame := sent{op: packet.SendOnly, payload: 100}.frame(t, 1)
+			r := frame.Record
+			r.Data = append(bytes.Clone(r.Data), make([]byte, fcs)...)
+			for i := range 100 {
+				r.Data[frame.Length-packet.ICRCLen-100+i] = byte(i)
+			}
+			p, err := capture.Parse(capture.Record{LinkType: r.LinkType, Length: len(r.Data), Data: r.Data})
+			if err != nil {
+				t.Fatal(err)
+			}
+			covered := p.Transport[:len(p.Transport)-packet.ICRCLen]
+			binary.LittleEndian.PutUint32(p.Transport[len(covered):], packet.ICRCBytes(&p.Addressing, covered)^uint32(wrong))
+			want := bytes.Clone(p.Payload)
+			r.Length, r.Data = len(r.Data), r.Data[:len(r.Data)-cut]
+			q, err := conversation.Parse(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e := conversation.NewTransmission(q, 0); !bytes.Equal(e.CapturedPayload(), want) || q.ICRCOK() != (wrong == 0) || conversation.IsCut(q.Record) {
+				t.Errorf("%d bytes cut: payload %v, ICRC right: %v, cut: %v", cut, e.CapturedPayload(), q.ICRCOK(), conversation.IsCut(q.Record))
+			}
 		}
 	}
 }

@@ -44,7 +44,7 @@ func Read(r *capture.Reader, o Options) (*Report, error) {
 		switch {
 		case err == nil:
 			ps = append(ps, p)
-			in.cut += bit(conversation.IsCut(rec))
+			in.cut += bit(conversation.IsCut(p.Record))
 		case !errors.Is(err, packet.ErrNotRoCE):
 			in.bad = append(in.bad, Note{rec.No, err.Error()})
 			if k, ok := conversation.CutKey(rec); ok {
