@@ -4,12 +4,15 @@
  * is. Of a shared file the same is achieved with MADV_REMOVE. MADV_FREE may free memory, or not: of
  * a shared file the kernel refuses it, so it is ignored.
  */
+#include "core/cancel.h"
 #include "core/export.h"
-#include "core/interpose.h"
 #include "memory/shared.h"
 
+#include <dlfcn.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #ifndef MADV_DONTNEED_LOCKED
@@ -17,6 +20,24 @@
 #endif
 
 typedef int (*madvise_t)(void *, size_t, int);
+
+static int system_madvise(void *address, size_t length, int advice)
+{
+	return (int)syscall(SYS_madvise, address, length, advice);
+}
+
+/*
+ * The next definition of madvise. Allocators call madvise with their locks held, and in children of
+ * threaded programs: it must not be looked up then.
+ */
+static _Atomic(madvise_t) next = system_madvise;
+
+__attribute__((constructor)) static void find_next(void)
+{
+	madvise_t found = (madvise_t)dlsym(RTLD_NEXT, "madvise");
+	if (found)
+		atomic_store(&next, found);
+}
 
 static bool concerns_private_memory(int advice)
 {
@@ -55,12 +76,14 @@ static int advise_parts(madvise_t real, uintptr_t first, uintptr_t end, int advi
 
 SR_PUBLIC int madvise(void *address, size_t length, int advice)
 {
-	REAL("madvise", madvise_t);
+	madvise_t real = atomic_load_explicit(&next, memory_order_relaxed);
 	uintptr_t mask = (uintptr_t)sysconf(_SC_PAGESIZE) - 1, first = (uintptr_t)address;
 	uintptr_t end = (first + length + mask) & ~mask;
 	if (!sr_shared_any() || !concerns_private_memory(advice) || first & mask || end <= first)
 		return real(address, length, advice);
+	int cancel = sr_defer_cancel();
 	int error = advise_parts(real, first, end, advice);
+	sr_restore_cancel(cancel);
 	if (!error)
 		return 0;
 	errno = error;

@@ -8,6 +8,7 @@
  * What forks without the handlers of pthread_atfork (_Fork, and system calls that a program makes
  * itself) shares exchanged memory with its child.
  */
+#include "core/cancel.h"
 #include "memory/shared.h"
 
 #include <errno.h>
@@ -174,10 +175,11 @@ static bool replace_listed(void)
 
 static void before_fork(void)
 {
-	int saved = errno;
+	int saved = errno, cancel = sr_defer_cancel();
 	sr_shared_lock();
 	if (sr_shared_any())
 		take_snapshot();
+	sr_restore_cancel(cancel);
 	errno = saved;
 }
 
@@ -191,7 +193,7 @@ static void after_fork_parent(void)
 
 static void after_fork_child(void)
 {
-	int saved = errno;
+	int saved = errno, cancel = sr_defer_cancel();
 	if (sr_shared_any()) {
 		sr_shared_forget();
 		if (!replace_inherited() && !replace_listed()) {
@@ -203,6 +205,7 @@ static void after_fork_child(void)
 	}
 	free_snapshot();
 	sr_shared_unlock();
+	sr_restore_cancel(cancel);
 	errno = saved;
 }
 

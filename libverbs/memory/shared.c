@@ -68,7 +68,7 @@ bool sr_shared_mapping(const struct sr_mapping *m)
 static bool is_open(const struct sr_shared *s)
 {
 	struct stat st;
-	return s->fd >= 0 && !fstat(s->fd, &st) && st.st_ino == s->inode;
+	return s->fd >= 0 && !fstat(s->fd, &st) && st.st_dev == s->device && st.st_ino == s->inode;
 }
 
 /* A descriptor that the program has closed may be one of its own now. */
@@ -345,8 +345,15 @@ static struct sr_shared *new_file(size_t length)
 		return NULL;
 	s->length = length;
 	s->fd = memfd_create(NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (s->fd >= 0 &&
+	    s->fd <= STDERR_FILENO) { /* which the program may write to, open or not */
+		int fd = fcntl(s->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+		close(s->fd);
+		s->fd = fd;
+	}
 	if (s->fd >= 0 && !ftruncate(s->fd, FILE_SIZE) &&
 	    !fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK) && !fstat(s->fd, &st)) {
+		s->device = st.st_dev;
 		s->inode = st.st_ino;
 		return s;
 	}

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "memory/maps.h"
 
@@ -27,6 +28,7 @@
 struct sr_shared {
 	struct sr_shared *next;
 	int fd; /* -1: closed, or the parent's */
+	dev_t device;
 	uint64_t inode;
 	size_t length;
 	unsigned int regions;
