@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -16,9 +18,16 @@ import (
 // new file is for its user alone. An existing file is truncated; it may also be a device or a FIFO.
 // A FIFO without a reader gives ENXIO, and a write to one does not block a thread.
 //
+// The name of a descriptor of this process, such as /dev/stdout, is that descriptor and is not opened
+// anew: the file keeps its contents, its offset and O_APPEND, and may be a socket.
+//
 // In a directory that everyone can write to, such as /tmp, a file, FIFO or symbolic link of another
 // user is refused: it may be there to receive the capture, or to have it overwrite another file.
 func openOutput(path string) (f *os.File, created bool, err error) {
+	if fd, ok := Descriptor(path); ok {
+		f, err = Duplicate(fd, path)
+		return f, false, err
+	}
 	const flags = os.O_WRONLY | unix.O_NONBLOCK
 	f, err = os.OpenFile(path, flags|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil || !errors.Is(err, fs.ErrExist) {
@@ -52,6 +61,35 @@ func openOutput(path string) (f *os.File, created bool, err error) {
 		return nil, false, err
 	}
 	return f, false, nil
+}
+
+// descriptorNames are the file names that refer to a descriptor of the process that uses them; those
+// that end in a slash are followed by its number.
+var descriptorNames = map[string]string{
+	"/dev/fd/": "", "/proc/self/fd/": "", "/proc/thread-self/fd/": "", "/dev/stdin": "0", "/dev/stdout": "1", "/dev/stderr": "2",
+}
+
+// Descriptor returns the descriptor of this process that a file name refers to. ok is false if it
+// refers to none.
+func Descriptor(path string) (fd int, ok bool) {
+	for name, number := range descriptorNames {
+		rest, found := strings.CutPrefix(path, name)
+		if !found || (rest == "") == (number == "") {
+			continue
+		}
+		n, err := strconv.ParseUint(number+rest, 10, 31)
+		return int(n), err == nil
+	}
+	return 0, false
+}
+
+// Duplicate returns a file with a close-on-exec duplicate of a descriptor.
+func Duplicate(fd int, name string) (*os.File, error) {
+	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(n), name), nil
 }
 
 // checkOwner refuses what another user has put in a directory that everyone can write to.

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -45,6 +46,48 @@ func TestExistingCaptureIsReplacedAndKeepsItsMode(t *testing.T) {
 		if info, err := os.Stat(path); err != nil || info.Size() != 0 || info.Mode() != 0o640 {
 			t.Errorf("%s: %d bytes, mode %v, %v", name, info.Size(), info.Mode(), err)
 		}
+	}
+}
+
+// Standard output of a program may be any file, and may have contents already.
+func TestDescriptorIsNotOpenedAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "all")
+	if err := os.WriteFile(path, []byte("old "), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	for _, c := range []struct {
+		name string
+		fd   int
+	}{{"/dev/fd/", int(file.Fd())}, {"/proc/self/fd/", pair[0]}} {
+		f, created, err := openOutput(c.name + strconv.Itoa(c.fd))
+		if err != nil || created {
+			t.Fatalf("created %v, %v", created, err)
+		}
+		if _, err := f.WriteString("new"); err != nil {
+			t.Error(err)
+		}
+		f.Close()
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "old new" {
+		t.Errorf("file: %q, %v", text, err)
+	}
+	text := make([]byte, 10)
+	if n, err := unix.Read(pair[1], text); err != nil || string(text[:n]) != "new" {
+		t.Errorf("socket: %q, %v", text[:n], err)
+	}
+	if _, _, err := openOutput("/dev/fd/99999"); !errors.Is(err, unix.EBADF) {
+		t.Errorf("closed descriptor: %v", err)
 	}
 }
 

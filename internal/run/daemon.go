@@ -160,6 +160,9 @@ func (o *Options) share(ctx context.Context, socket string) (*lease, error) {
 // customized reports whether the options configure a daemon.
 func (o *Options) customized() bool { return len(o.NICs) > 0 || o.Fault != "" || o.Capture != "" }
 
+// firstExtraFile is the name that the first of exec.Cmd.ExtraFiles has in the new process.
+const firstExtraFile = "/dev/fd/3"
+
 // start starts a daemon in a new session, so that it does not receive the signals of the terminal.
 func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error) {
 	d := &lease{socket: socket, private: o.customized() || dir != "", dir: dir, exited: make(chan exit, 1), log: &logBuffer{}}
@@ -168,18 +171,32 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 		args = append(args, "--nic", n)
 	}
 	if o.Fault != "" {
-		args = append(args, "--fault", daemonPath(o.Fault, "/dev/stdin"))
+		args = append(args, "--fault", daemonPath(o.Fault))
 	}
+	var passed []*os.File
 	if o.Capture != "" {
 		file, options := daemon.SplitCapture(o.Capture)
-		d.capture = daemonPath(file, "/dev/stdout")
+		if file == "-" {
+			file = "/dev/stdout"
+		}
+		// A descriptor is passed and not opened anew: the file may be a socket or of another user,
+		// and it must keep its contents.
+		if fd, ok := daemon.Descriptor(file); ok {
+			f, err := daemon.Duplicate(fd, file)
+			if err != nil {
+				return nil, fmt.Errorf("capture: %w", err)
+			}
+			defer f.Close()
+			passed, file = []*os.File{f}, firstExtraFile
+		}
+		d.capture = control.Absolute(file)
 		args = append(args, "--capture", daemon.JoinCapture(d.capture, options))
 	}
 	if o.CaptureBlocking {
 		args = append(args, "--capture-blocking")
 	}
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Args, cmd.Dir, cmd.Stderr = args, "/", d.log
+	cmd.Args, cmd.Dir, cmd.Stderr, cmd.ExtraFiles = args, "/", d.log, passed
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	ready, err := cmd.StdoutPipe()
 	if err != nil {
@@ -224,29 +241,17 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	return d, nil
 }
 
-// daemonPath returns the name of a file for the daemon, which has another directory and other
-// descriptors. "-" stands for a descriptor of ours.
-func daemonPath(path, descriptor string) string {
+// daemonPath returns a path by which the daemon, which has another directory and other descriptors,
+// can open our file. For "--fault <(command)", for example, a shell passes the name of a descriptor
+// of ours. "-" is standard input.
+func daemonPath(path string) string {
 	if path == "-" {
-		path = descriptor
+		path = "/dev/stdin"
 	}
-	return crossProcessPath(control.Absolute(path))
-}
-
-// descriptors are the file names that refer to a different file in each process.
-var descriptors = map[string]string{
-	"/dev/fd/": "", "/proc/self/fd/": "", "/proc/thread-self/fd/": "", "/dev/stdin": "0", "/dev/stdout": "1", "/dev/stderr": "2",
-}
-
-// crossProcessPath returns a path by which another process can open our file. For "--capture
-// >(command)", for example, a shell passes the name of a descriptor of ours.
-func crossProcessPath(path string) string {
-	for name, number := range descriptors {
-		if rest, ok := strings.CutPrefix(path, name); ok && (rest == "") != (number == "") {
-			return fmt.Sprintf("/proc/%d/fd/%s", os.Getpid(), number+rest)
-		}
+	if fd, ok := daemon.Descriptor(path); ok {
+		return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)
 	}
-	return path
+	return control.Absolute(path)
 }
 
 // nicCount returns the number of NICs of the daemon to start.

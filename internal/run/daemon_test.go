@@ -11,13 +11,14 @@ import (
 	"time"
 )
 
-func TestCrossProcessPathTranslatesDescriptors(t *testing.T) {
+func TestDaemonPathTranslatesDescriptors(t *testing.T) {
 	own := fmt.Sprintf("/proc/%d/fd/", os.Getpid())
 	for path, want := range map[string]string{
 		"/dev/fd/63": own + "63", "/proc/self/fd/5": own + "5", "/proc/thread-self/fd/5": own + "5", "/dev/stdout": own + "1", "/dev/stdin": own + "0",
-		"/dev/stdoutx": "/dev/stdoutx", "/dev/fd/": "/dev/fd/", "/tmp/dev/fd/3": "/tmp/dev/fd/3", "/dev/null": "/dev/null",
+		"/dev/stdoutx": "/dev/stdoutx", "/dev/fd/x": "/dev/fd/x", "/tmp/dev/fd/3": "/tmp/dev/fd/3", "/dev/null": "/dev/null",
+		"-": own + "0",
 	} {
-		if got := crossProcessPath(path); got != want {
+		if got := daemonPath(path); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}
 	}
