@@ -142,8 +142,12 @@ func (v *nicValue) UnmarshalYAML(n ast.Node) error {
 	return scalar(n, (*nicspec.NIC)(v), nicspec.Parse)
 }
 
+// UnmarshalYAML accepts the empty text too: no capture.
 func (v *captureValue) UnmarshalYAML(n ast.Node) error {
 	return scalar(n, (*string)(v), func(s string) (string, error) {
+		if s == "" {
+			return "", nil
+		}
 		_, err := ParseCapture(s)
 		return s, err
 	})

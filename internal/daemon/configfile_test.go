@@ -80,6 +80,14 @@ func TestEmptyConfigFileMeansDefaults(t *testing.T) {
 	}
 }
 
+func TestCaptureOfAConfigFileMayBeEmptyOrStandardOutput(t *testing.T) {
+	for text, want := range map[string]string{`""`: "", `"-"`: "-", `"-,count=1"`: "-,count=1"} {
+		if c, err := ReadConfig(writeConfig(t, "capture: "+text+"\n")); err != nil || c.Capture != want {
+			t.Errorf("%s: %q, %v; want %q", text, c.Capture, err, want)
+		}
+	}
+}
+
 func TestConfigErrorsNameFileAndLine(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"unknown key", "engines: 1\nsokket: /tmp/x\n", `softroce.yaml:2: key "sokket" is unknown; the keys are nics, socket,`},
