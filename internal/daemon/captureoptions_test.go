@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -169,6 +170,45 @@ func TestRunCaptureEndsAtItsCount(t *testing.T) {
 		t.Errorf("%d packets, want 2", n)
 	}
 	exchange(t, d, 3)
+}
+
+// lines receives the lines of a log, and never blocks the logger.
+type lines chan string
+
+func (l lines) Write(b []byte) (int, error) {
+	select {
+	case l <- string(b):
+	default:
+	}
+	return len(b), nil
+}
+
+func TestEndOfARunCaptureIsLogged(t *testing.T) {
+	log := make(lines, 100)
+	path := filepath.Join(t.TempDir(), "all.pcapng")
+	only := slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})
+	d, err := Start(withSocket(t, Config{Capture: path + ",count=2"}), "test", slog.New(only))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	exchange(t, d, 3)
+	want := fmt.Sprintf("level=INFO msg=%q file=%s packets=2\n", "the capture has the packets that it was to record", path)
+	for ctx := testContext(t); ; {
+		select {
+		case got := <-log:
+			if got == want {
+				return
+			}
+		case <-ctx.Done():
+			t.Fatalf("not logged: %s", want)
+		}
+	}
 }
 
 func TestRunCaptureOfSelectionWaitsForReader(t *testing.T) {

@@ -33,14 +33,15 @@ type Daemon struct {
 	release string
 	log     *slog.Logger
 
-	engines []*nic.Engine
-	build   builder
-	tap     tap
-	server  *attach.Server
-	socket  string
-	capture *recording // that of Config.Capture, or nil
-	http    *http.Server
-	metrics net.Addr // nil without a metrics server
+	engines     []*nic.Engine
+	build       builder
+	tap         tap
+	server      *attach.Server
+	socket      string
+	capture     *recording // that of Config.Capture, or nil
+	captureFile string     // its file
+	http        *http.Server
+	metrics     net.Addr // nil without a metrics server
 
 	stop    context.CancelFunc // stops the engines
 	running sync.WaitGroup     // engines and the metrics server
@@ -178,15 +179,21 @@ func (d *Daemon) record() error {
 	if d.capture, err = d.tap.start(o, c.Device); err != nil {
 		return fmt.Errorf("capture: %s: %w", c.Output, err)
 	}
-	go d.logCaptureFailure(d.capture)
+	d.captureFile = c.Output
+	go d.logCaptureEnd(d.capture)
 	return nil
 }
 
-// logCaptureFailure logs an error that ends the capture before the daemon stops.
-func (d *Daemon) logCaptureFailure(r *recording) {
+// logCaptureEnd logs why the capture ends before the daemon stops: an error, or that it has all the
+// packets that it wants.
+func (d *Daemon) logCaptureEnd(r *recording) {
 	<-r.done
-	if _, err := r.State(); err != nil {
-		d.log.Error("capture ended", "file", d.config.Capture, "err", err)
+	s, err := r.State()
+	switch {
+	case err != nil:
+		d.log.Error("capture ended", "file", d.captureFile, "err", err)
+	case r.selected != nil && r.selected.full():
+		d.log.Info("the capture has the packets that it was to record", "file", d.captureFile, "packets", s.Packets)
 	}
 }
 
@@ -197,7 +204,7 @@ func (d *Daemon) endCapture() error {
 	}
 	err := d.capture.Stop()
 	if s, _ := d.capture.State(); s.Dropped > 0 {
-		d.log.Warn("the capture lost packets because its file was too slow", "file", d.config.Capture, "recorded", s.Packets, "lost", s.Dropped)
+		d.log.Warn("the capture lost packets because its file was too slow", "file", d.captureFile, "recorded", s.Packets, "lost", s.Dropped)
 	}
 	return err
 }
@@ -387,8 +394,7 @@ func (d *Daemon) WriteEnd(w io.Writer) error {
 	if d.capture == nil {
 		return nil
 	}
-	file, _ := SplitCapture(d.config.Capture)
-	_, err := fmt.Fprintf(w, "capture %s: %s\n", file, d.capture.recorded())
+	_, err := fmt.Fprintf(w, "capture %s: %s\n", d.captureFile, d.capture.recorded())
 	return err
 }
 

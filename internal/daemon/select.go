@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -92,8 +93,11 @@ func (s *selection) add(rec capture.Record) (full bool, err error) {
 	if err := s.write(rec); err != nil {
 		return false, err
 	}
-	return s.Count > 0 && s.state.Packets == s.Count, nil
+	return s.full(), nil
 }
+
+// full reports whether Count frames are written.
+func (s *selection) full() bool { return s.Count > 0 && s.written().Packets == s.Count }
 
 // blockOverhead is the bytes that a frame takes in a pcapng file in addition to its own, and
 // headerSize those of the blocks before the first frame, about.
@@ -150,7 +154,9 @@ func (s *selection) next() error {
 	s.ifaces, s.size = map[int]int{}, 0
 	s.files = append(s.files, path)
 	if s.Files > 0 && len(s.files) > s.Files {
-		err = os.Remove(s.files[0])
+		if err = os.Remove(s.files[0]); errors.Is(err, fs.ErrNotExist) {
+			err = nil // another process has moved or removed it
+		}
 		s.files = s.files[1:]
 	}
 	return err

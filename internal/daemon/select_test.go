@@ -101,6 +101,32 @@ func TestSelectedPacketsAreRecorded(t *testing.T) {
 	}
 }
 
+func TestRingContinuesWithoutAFileThatIsGone(t *testing.T) {
+	dir := t.TempDir()
+	s := &selection{
+		RecordOptions: RecordOptions{Output: filepath.Join(dir, "all.pcapng"), FileTime: time.Second, Files: 2},
+		open: func(path string) (*os.File, error) {
+			if path == filepath.Join(dir, "all_00003.pcapng") { // the first is about to be removed
+				if err := os.Remove(filepath.Join(dir, "all_00001.pcapng")); err != nil {
+					t.Error(err)
+				}
+			}
+			return os.Create(path)
+		},
+	}
+	if err := s.begin(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.copy(sourceOf(t, 4)), s.end()); err != nil {
+		t.Error(err)
+	}
+	for i, name := range []string{"all_00003.pcapng", "all_00004.pcapng"} {
+		if ps := recorded(t, filepath.Join(dir, name)); len(ps) != 1 || ps[0].PSN != uint32(i+2) {
+			t.Errorf("%s: %v", name, ps)
+		}
+	}
+}
+
 // recorded returns the packets of a file.
 func recorded(t *testing.T, file string) (ps capture.Packets) {
 	t.Helper()
