@@ -33,6 +33,9 @@ func (s *stream) reply(p *judgedPacket, when conversation.Lateness) {
 		}
 		return
 	}
+	if !isLate {
+		s.judgeExcessRead(seq)
+	}
 	switch p.info.Kind {
 	case packet.KindReadResponse:
 		s.explains(p)

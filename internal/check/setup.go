@@ -109,6 +109,18 @@ type readLimit struct {
 	known bool
 	most  int
 	open  []int64 // PSNs, some of them perhaps answered meanwhile
+	held  excessRead
+}
+
+// An excessRead is a READ or atomic that is one too many, unless the capture lacks the response to
+// an earlier one: the next reply shows that.
+type excessRead struct {
+	no        int // packet number, 0 if there is none
+	name      string
+	opcode    packet.Opcode
+	psn       uint32
+	open      int   // how many have no response
+	oldestEnd int64 // PSN after the oldest of them
 }
 
 // checkReads judges whether r, a new READ or atomic, is one too many.
@@ -124,8 +136,20 @@ func (s *stream) checkReads(p *judgedPacket, r *request) {
 		q := s.requestAt(seq)
 		return q == nil || q.Seq != seq || q.isAnswered() || q.reported || q.Seq <= s.positive
 	})
-	if len(l.open) > l.most {
-		l.known = false // it is reported once
-		s.violates(p, ruleReads, "%v with PSN %d is number %d of those without a response, the connection manager granted %d", p.Opcode, p.PSN, len(l.open), l.most)
+	if len(l.open) > l.most && l.held.no == 0 && s.certain(l.open[0]) {
+		l.held = excessRead{p.No, p.name, p.Opcode, p.PSN, len(l.open), s.requestAt(l.open[0]).End()}
 	}
+}
+
+// judgeExcessRead reports the READ or atomic that is one too many, if a reply with the PSN seq does
+// not pass over the oldest without a response: that one was still outstanding.
+func (s *stream) judgeExcessRead(seq int64) {
+	l := &s.reads
+	h := l.held
+	l.held = excessRead{}
+	if h.no == 0 || seq >= h.oldestEnd || s.blind {
+		return
+	}
+	l.known = false // it is reported once
+	s.violation(ruleReads, h.no, h.name, true, "%v with PSN %d is number %d of those without a response, the connection manager granted %d", h.opcode, h.psn, h.open, l.most)
 }

@@ -149,3 +149,27 @@ func TestInterruptedPassDoesNotReplaceTheReport(t *testing.T) {
 		t.Errorf("after %d passes: %d of %d packets, %d violations, %v", passes, r.RoCE, len(tp.rs), r.Total, err)
 	}
 }
+
+// A READ is one too many if the one before it has no response, but not if the capture program
+// dropped the response.
+func TestExcessReadNeedsCapturedResponse(t *testing.T) {
+	for _, dropped := range []bool{false, true} {
+		tp := load(t, "cm-rping") // its REPs grant one READ
+		read := tp.nth(readReq, 0)
+		want := tp.parse(read)
+		tp.edit(read+2, func(p *capture.Packet) { p.Opcode, p.RETH, p.Payload = readReq, want.RETH, nil })
+		response := tp.parse(read + 1)
+		tp.edit(read+3, func(p *capture.Packet) {
+			p.Opcode, p.Payload = readOnly, response.Payload
+		})
+		if dropped {
+			tp.drop(read + 1)
+		} else {
+			tp.swap(read+1, read+2)
+		}
+		tp.number()
+		if n := tp.judge().ByRule[ruleReads.ID]; n != bit(!dropped) {
+			t.Errorf("response dropped: %v, %d violations of %s", dropped, n, ruleReads.ID)
+		}
+	}
+}

@@ -21,8 +21,8 @@ var zeros [maxCutFrame]byte
 // Parse is capture.Parse that also parses a frame of which the capture has only a part, if that
 // contains all of the headers. Record.Data stays as captured; of a packet with a connection that is
 // cut the length of the payload is right, and all of its bytes are zero: see
-// Transmission.WholePayload. IsCut is false for the record of a packet if the capture lacks only what
-// follows the ICRC.
+// Transmission.WholePayload. IsCut is false for the record of a packet if the capture lacks only
+// what follows the ICRC.
 func Parse(r capture.Record) (*capture.Packet, error) {
 	p, err := parse(r, headerEnd)
 	if err == nil && IsCut(p.Record) && HasFlow(p.Opcode.Service()) {
