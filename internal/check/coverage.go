@@ -55,13 +55,16 @@ func (r *Report) Incomplete() []string {
 	return why
 }
 
+// nothingJudged reports whether no packet was judged.
+func (r *Report) nothingJudged() bool { return r.RoCE-r.Views == r.Cut+r.RD }
+
 // verdict returns the last line: what was judged, and whether it breaks a rule.
 func (r *Report) verdict() string {
 	judged := r.judged()
 	switch {
 	case r.Total > 0:
 		return fmt.Sprintf("%s%s in %s", count(r.Total, "violation"), list(r.ByRule), judged)
-	case r.RoCE == 0 || r.RoCE == r.Cut:
+	case r.nothingJudged():
 		return "nothing was judged"
 	case len(r.Incomplete()) > 0:
 		return "no rule is broken as far as was judged: " + judged

@@ -115,6 +115,11 @@ func TestReportSaysWhatWasJudged(t *testing.T) {
 		{"no packet", "pp-ud", func(t *recording) { t.rs = nil }, "nothing was judged: there is no RoCEv2 packet", "nothing was judged"},
 		{"a manufacturer's opcode", "pp-ud", func(t *recording) { t.raw(0, func(b []byte) { b[atBTH] = 0xc4 }) },
 			"1 packet not judged: reliable datagrams or manufacturer opcodes", "as far as was judged: no connection, 9 packets"},
+		{"manufacturers' opcodes only", "pp-ud", func(t *recording) {
+			for i := range t.rs {
+				t.raw(i, func(b []byte) { b[atBTH] = 0xc4 })
+			}
+		}, "10 packets not judged: reliable datagrams or manufacturer opcodes", "nothing was judged"},
 		{"one direction", "read-bw", oneWay, "requests and replies were not compared: 1 flow without an opposite direction: 10.77.0.12 > 10.77.0.11 QP ", "no rule is broken as far as was judged: no connection, "},
 	} {
 		tp := load(t, c.file)
