@@ -321,7 +321,7 @@ func (r *responderModel) missing(o *output, strict bool) {
 		return
 	}
 	if !r.doesWithout(o) {
-		r.note(o.cause, "the %v to it with PSN %s is missing; the capture ends before anything shows why", o.Opcode, psnText(o.psn))
+		r.note(o.cause, "the %v to it with PSN %s is missing; the requests after it do not show whether it was lost", o.Opcode, psnText(o.psn))
 		return
 	}
 	if r.s.LastNew < o.at && (r.s.repeated(o.cause) || r.s.Refused) {
