@@ -73,6 +73,26 @@ func TestReaderThatStallsLosesPackets(t *testing.T) {
 	}
 }
 
+// The end of a capture that is not read is the end of its writer too, also of a selection.
+func TestReaderThatStallsDoesNotKeepTheWriter(t *testing.T) {
+	for _, options := range []string{"", ",count=1000000"} {
+		path := newFIFO(t)
+		openReader(t, path)
+		d := start(t, Config{Capture: path + options})
+		for range 2 { // more than fits in the FIFO
+			exchange(t, d, 16)
+		}
+		if err := d.Close(); err == nil || !strings.Contains(err.Error(), "does not accept the remaining data") {
+			t.Errorf("%q: Close returned %v", options, err)
+		}
+		select {
+		case <-d.capture.done:
+		case <-testContext(t).Done():
+			t.Errorf("%q: the writer still waits", options)
+		}
+	}
+}
+
 // TestBlockingCaptureDoesNotDelayClose stops a daemon whose engine waits for a capture's reader.
 func TestBlockingCaptureDoesNotDelayClose(t *testing.T) {
 	path := newFIFO(t)

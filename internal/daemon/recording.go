@@ -300,8 +300,12 @@ func (r *recording) Stop() error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// Closing the file ends the write, unless another process made it a blocking one.
 	if r.file != nil {
-		r.file.Close() // ends the write, unless another process made it a blocking one
+		r.file.Close()
+	}
+	if r.selected != nil {
+		r.selected.abort()
 	}
 	return errNotRead
 }

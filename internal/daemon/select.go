@@ -21,13 +21,13 @@ type selection struct {
 	RecordOptions
 	open func(path string) (*os.File, error)
 
-	counts sync.Mutex // of state; never held while a file is written
+	counts sync.Mutex // of what follows; never held while a file is written
 	state  control.CaptureState
+	file   *os.File // nil before a FIFO has a reader
 
-	mu     sync.Mutex // of what follows
-	files  []string   // that are kept
-	number int        // of the last file, from 1
-	file   *os.File
+	mu     sync.Mutex      // of what follows
+	files  []string        // that are kept
+	number int             // of the last file, from 1
 	out    *capture.Writer // nil before the file's first frame
 	ifaces map[int]int     // the file's interfaces, by those of the source
 	size   int64           // bytes of the file, about
@@ -43,14 +43,35 @@ func (s *selection) begin() error {
 	}
 	s.ifaces, s.size = map[int]int{}, 0
 	if path == "-" {
-		s.file = os.Stdout
+		s.setFile(os.Stdout)
 		return nil
 	}
-	var err error
-	if s.file, err = s.open(path); err == nil {
-		s.files = append(s.files, path)
+	return s.openFile(path)
+}
+
+func (s *selection) openFile(path string) error {
+	f, err := s.open(path)
+	if err != nil {
+		return err
 	}
-	return err
+	s.setFile(f)
+	s.files = append(s.files, path)
+	return nil
+}
+
+func (s *selection) setFile(f *os.File) {
+	s.counts.Lock()
+	defer s.counts.Unlock()
+	s.file = f
+}
+
+// abort closes the file, which ends a write that its reader keeps waiting.
+func (s *selection) abort() {
+	s.counts.Lock()
+	defer s.counts.Unlock()
+	if s.file != nil {
+		s.file.Close()
+	}
 }
 
 // numbered returns the name of the current file: all.pcapng becomes all_00001.pcapng.
@@ -146,13 +167,11 @@ func (s *selection) next() error {
 		return err
 	}
 	s.number++
-	path := s.numbered()
-	var err error
-	if s.file, err = s.open(path); err != nil {
+	err := s.openFile(s.numbered())
+	if err != nil {
 		return err
 	}
 	s.ifaces, s.size = map[int]int{}, 0
-	s.files = append(s.files, path)
 	if s.Files > 0 && len(s.files) > s.Files {
 		if err = os.Remove(s.files[0]); errors.Is(err, fs.ErrNotExist) {
 			err = nil // another process has moved or removed it
