@@ -152,7 +152,7 @@ func (s *Stream) acceptedBy(r, asked *Transmission) (end int64, index int) {
 // maxPast bounds the messages from before the capture that a requester may repeat in it.
 const maxPast = 1 << 10
 
-// Later returns readings of a stream that begins inside a retransmission: its first 1, 2, 4, …
+// Later returns readings of a stream that begins inside a retransmission: its first 1, 2, 3, 5, …
 // messages, or all, were accepted before the capture, which shows neither when nor how. There are
 // none if the capture has the beginning of the queue pair, or no sign of such a retransmission.
 func (s *Stream) Later() iter.Seq[*Stream] {
@@ -161,7 +161,7 @@ func (s *Stream) Later() iter.Seq[*Stream] {
 		if all == 0 || s.FirstMSN == 0 && len(s.unrequested) == 0 && !s.resumesRead() || !s.repeatsPast() && !s.resumesRead() {
 			return
 		}
-		for n := 1; ; n = min(2*n, all) {
+		for n := 1; ; n = min(n+(n+1)/2, all) {
 			t := *s
 			t.FirstSeq = s.Messages[n-1].End()
 			t.begin()

@@ -164,6 +164,17 @@ func TestPartialCaptureReplaysWithoutDifference(t *testing.T) {
 	}
 }
 
+// The READs and atomics that a capture repeats from before its beginning are found, although their
+// number lies between those that are tried, and the rest is compared.
+func TestLongRetransmissionAtBeginningReplaysWithoutDifference(t *testing.T) {
+	for name, with := range identifications(t) {
+		ps := with(load(t, "loss-atomic.pcap"))
+		if r := packets(t, renumbered(ps[172:]), replay.Options{}); r.Differences() != 0 || r.Compared < 100 {
+			t.Errorf("Identifications %s:\n%v", name, r)
+		}
+	}
+}
+
 // A capture that shows a retransmission of what was sent before it does not excuse a responder that
 // replies wrongly to everything: its replies differ, or the report says that the stream was not
 // compared, also if there is another one.
