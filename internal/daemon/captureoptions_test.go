@@ -229,6 +229,23 @@ func TestRunCaptureOfSelectionWaitsForReader(t *testing.T) {
 	}
 }
 
+func TestHeaderPrecedesTheFirstSelectedPacket(t *testing.T) {
+	path := newFIFO(t)
+	r := openReader(t, path)
+	d := start(t, Config{Capture: path + ",filter=kind nak"})
+	ctx := testContext(t)
+	if at, ok := ctx.Deadline(); ok {
+		r.SetReadDeadline(at)
+	}
+	block := make([]byte, 4)
+	if _, err := io.ReadFull(r, block); err != nil || string(block) != "\n\r\r\n" {
+		t.Errorf("read %x, %v", block, err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestStandardInputIsRead(t *testing.T) {
 	stdin := os.Stdin
 	t.Cleanup(func() { os.Stdin = stdin })

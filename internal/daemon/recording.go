@@ -189,6 +189,9 @@ func (r *recording) writeAll() error {
 // writeSelected writes until the recording is stopped, or the selection has all the frames that it
 // wants.
 func (r *recording) writeSelected() error {
+	if err := r.selected.writeHeader(r.names); err != nil {
+		return err
+	}
 	full := false
 	for more := true; more && !full; {
 		var b batch

@@ -28,9 +28,9 @@ type selection struct {
 	mu     sync.Mutex      // of what follows
 	files  []string        // that are kept
 	number int             // of the last file, from 1
-	out    *capture.Writer // nil before the file's first frame
+	out    *capture.Writer // nil before the file's header
 	ifaces map[int]int     // the file's interfaces, by those of the source
-	size   int64           // bytes of the file, about
+	size   int64           // bytes of the file, about; 0 before its first frame
 	start  time.Time       // of the file's first frame
 }
 
@@ -120,6 +120,20 @@ func (s *selection) add(rec capture.Record) (full bool, err error) {
 // full reports whether Count frames are written.
 func (s *selection) full() bool { return s.Count > 0 && s.written().Packets == s.Count }
 
+// writeHeader begins the capture in the first file, so that a reader sees a valid one before there
+// is a frame. names are the interfaces of the source.
+func (s *selection) writeHeader(names []string) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.out, err = capture.NewWriter(s.file, names...); err != nil {
+		return err
+	}
+	for i := range names {
+		s.ifaces[i] = i
+	}
+	return s.out.Flush()
+}
+
 // blockOverhead is the bytes that a frame takes in a pcapng file in addition to its own, and
 // headerSize those of the blocks before the first frame, about.
 const (
@@ -132,16 +146,18 @@ func (s *selection) write(rec capture.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := int64(len(rec.Data) + blockOverhead)
-	if s.out != nil && (s.FileSize > 0 && s.size+n > s.FileSize || s.FileTime > 0 && rec.Time.Sub(s.start) >= s.FileTime) {
+	if s.size > 0 && (s.FileSize > 0 && s.size+n > s.FileSize || s.FileTime > 0 && rec.Time.Sub(s.start) >= s.FileTime) {
 		if err := s.next(); err != nil {
 			return err
 		}
+	}
+	if s.size == 0 {
+		s.size, s.start = headerSize, rec.Time
 	}
 	iface, ok := s.ifaces[rec.Interface]
 	var err error
 	switch {
 	case s.out == nil:
-		s.size, s.start = headerSize, rec.Time
 		s.out, err = capture.NewWriter(s.file, rec.NIC)
 	case !ok:
 		iface, err = s.out.AddInterface(rec.NIC)
