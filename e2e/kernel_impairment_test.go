@@ -62,7 +62,7 @@ func TestImpairedNetworkWithKernel(t *testing.T) {
 				}
 			})
 		}
-	})
+	}, harness.XDP)
 }
 
 // impairGuest impairs the guest's network until the test ends.

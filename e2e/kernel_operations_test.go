@@ -309,5 +309,5 @@ func TestEveryOperationWithKernel(t *testing.T) {
 				{name: fmt.Sprintf("%s/mtu=%d, memory %s", r.v.Name, r.mtu, memory), ops: operations(r.mtu), client: o, server: o},
 			})
 		}
-	})
+	}, harness.XDP)
 }

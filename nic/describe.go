@@ -127,6 +127,9 @@ func (s *description) start() {
 		Name: d.name, GUID: d.guid, Netdev: d.iface.Name(), PortState: port.State, ActiveMTU: port.ActiveMTU,
 		GIDs: d.GIDs(), PKeys: d.PKeys(), Counters: d.Counters(), Faults: d.faultInfos(),
 	}
+	if d.linkName != nil {
+		s.snapshot.Link = d.linkName()
+	}
 	if d.linkError != nil {
 		s.snapshot.LinkError = d.linkError.Error()
 	}

@@ -22,22 +22,25 @@ type DeviceConfig struct {
 	Limits Limits
 	GUID   uint64   // 0: the EUI-64 of the interface's MAC
 	PKeys  []uint16 // the P_Key table; nil: the default P_Key alone
+
+	LinkName func() string // the link's name in Snapshot; may be nil
 }
 
 // A Device is a NIC with one port.
 type Device struct {
-	engine *Engine
-	name   string
-	link   wire.Link
-	iface  wire.Interface
-	limits Limits
-	guid   uint64
-	table  *mrtable.Table
-	gids   gidTable
-	pkeys  []uint16
-	groups map[GID]*group
-	xrc    xrc
-	up     bool
+	engine   *Engine
+	name     string
+	link     wire.Link
+	linkName func() string // may be nil
+	iface    wire.Interface
+	limits   Limits
+	guid     uint64
+	table    *mrtable.Table
+	gids     gidTable
+	pkeys    []uint16
+	groups   map[GID]*group
+	xrc      xrc
+	up       bool
 
 	contexts []*Context
 	qps      qpTable
@@ -86,8 +89,9 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 		return nil, err
 	}
 	d := &Device{
-		pkeys:  slices.Clone(c.PKeys),
-		engine: e, name: c.Name, link: c.Link, iface: c.Iface, limits: c.Limits.withDefaults(), guid: c.GUID,
+		linkName: c.LinkName,
+		pkeys:    slices.Clone(c.PKeys),
+		engine:   e, name: c.Name, link: c.Link, iface: c.Iface, limits: c.Limits.withDefaults(), guid: c.GUID,
 		groups: map[GID]*group{},
 		table:  mrtable.NewTable(rand.New(rand.NewPCG(e.seed, uint64(len(e.devices))))),
 	}

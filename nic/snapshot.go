@@ -15,6 +15,7 @@ type Snapshot struct {
 	Name      string        `json:"name"`
 	GUID      uint64        `json:"guid"`
 	Netdev    string        `json:"netdev"`
+	Link      string        `json:"link,omitempty"`
 	PortState ib.PortState  `json:"port_state"`
 	ActiveMTU int           `json:"active_mtu"`
 	GIDs      []GIDEntry    `json:"gids"`

@@ -1,25 +1,53 @@
 package wire
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkLink moves packets of path MTU 4096 from one namespace to another. They are gathered
-// from a buffer, their ICRC is computed and checked, and they are copied to a buffer. The sender
-// keeps at most a window in flight, as RC does.
+// BenchmarkLink moves packets of one connection from one namespace to another, as the run of
+// packets of a long message; BenchmarkPackets moves packets of many, so that no two are alike and
+// become a super-packet. They are gathered from a buffer, their ICRC is computed and checked, and
+// they are copied to a buffer. The sender keeps at most a window in flight, as RC does. CPU is that
+// of both ends.
 func BenchmarkLink(b *testing.B) {
-	for _, v6 := range []bool{false, true} {
-		b.Run("packet/"+family(v6), func(b *testing.B) {
-			l := newVethPair(b)
-			benchmarkLink(b, l.a.packetLink(), l.b.packetLink(), l.a.path(l.b, v6))
-		})
-		b.Run("udp/"+family(v6), func(b *testing.B) {
-			l := newVethPair(b)
-			benchmarkLink(b, l.a.udpLink(), l.b.udpLink(), l.a.path(l.b, v6))
-		})
+	eachLinkAndSize(b, []int{4096}, func(b *testing.B, l *vethPair, tx, rx Link, v6 bool, size int) {
+		p := l.a.path(l.b, v6)
+		benchmarkLink(b, tx, rx, frames(p, 256, size))
+	})
+}
+
+func BenchmarkPackets(b *testing.B) {
+	eachLinkAndSize(b, []int{64, 1024}, func(b *testing.B, l *vethPair, tx, rx Link, v6 bool, size int) {
+		var batch []TxFrame
+		for range 256 {
+			batch = append(batch, frames(l.a.path(l.b, v6), 1, size)...)
+		}
+		benchmarkLink(b, tx, rx, batch)
+	})
+}
+
+// eachLinkAndSize runs a benchmark for each kind of link, the same at both ends.
+func eachLinkAndSize(b *testing.B, sizes []int, run func(b *testing.B, l *vethPair, tx, rx Link, v6 bool, size int)) {
+	for _, c := range []struct {
+		name string
+		open func(*netnsHost) Link
+	}{
+		{"packet", func(s *netnsHost) Link { return s.packetLink() }},
+		{"udp", func(s *netnsHost) Link { return s.udpLink() }},
+		{"xdp", func(s *netnsHost) Link { return s.xdpLink() }},
+	} {
+		for _, size := range sizes {
+			for _, v6 := range []bool{false, true} {
+				b.Run(fmt.Sprintf("%s/%d/%s", c.name, size, family(v6)), func(b *testing.B) {
+					l := newVethPair(b)
+					run(b, l, c.open(l.a), c.open(l.b), v6, size)
+				})
+			}
+		}
 	}
 }
 
@@ -30,13 +58,12 @@ func family(v6 bool) string {
 	return "IPv4"
 }
 
-func benchmarkLink(b *testing.B, tx, rx Link, path *Path) {
+func benchmarkLink(b *testing.B, tx, rx Link, batch []TxFrame) {
 	const (
-		mtu, message = 4096, 256
-		window       = 4 << 20 // bytes
-		spin         = 2000    // empty Receives before the receiver sleeps, as an engine does
+		window = 1024 // packets
+		spin   = 2000 // empty Receives before the receiver sleeps, as an engine does
 	)
-	batch := frames(path, message, mtu)
+	size := batch[0].Len
 	var received, lost atomic.Int64
 	stop := make(chan struct{})
 	done := make(chan struct{})
@@ -56,7 +83,7 @@ func benchmarkLink(b *testing.B, tx, rx Link, path *Path) {
 				if got[i].BadICRC {
 					lost.Add(1)
 				}
-				copy(region[i*mtu%len(region):], got[i].Head[12:])
+				copy(region[i*size%len(region):], got[i].Head[12:])
 			}
 			received.Add(int64(n))
 			if n == 0 {
@@ -72,12 +99,14 @@ func benchmarkLink(b *testing.B, tx, rx Link, path *Path) {
 			}
 		}
 	}()
-	b.SetBytes(mtu)
+	b.SetBytes(int64(size))
 	b.ReportAllocs()
+	var before, after unix.Rusage
+	must(b, unix.Getrusage(unix.RUSAGE_SELF, &before))
 	b.ResetTimer()
 	sent := 0
 	for sent < b.N {
-		if int64(sent)-received.Load() > window/mtu {
+		if int64(sent)-received.Load() > window {
 			continue
 		}
 		n, err := tx.Send(0, batch[:min(len(batch), b.N-sent)])
@@ -92,7 +121,10 @@ func benchmarkLink(b *testing.B, tx, rx Link, path *Path) {
 		}
 	}
 	b.StopTimer()
-	b.ReportMetric(float64(b.N)*mtu*8/b.Elapsed().Seconds()/1e9, "Gb/s")
+	must(b, unix.Getrusage(unix.RUSAGE_SELF, &after))
+	cpu := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
+	b.ReportMetric(float64(cpu)/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds()/1e6, "Mpackets/s")
 	if lost.Load() > 0 {
 		b.Errorf("%d of %d packets with a wrong ICRC", lost.Load(), b.N)
 	}

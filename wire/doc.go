@@ -1,7 +1,7 @@
 // Package wire sends and receives RoCEv2 packets.
 //
-// A Link is a NIC's port to a medium. PacketLink, UDPLink and DgramLink end in a socket; FabricLink
-// ends at another emulated NIC of the process. FaultLink, CaptureLink, LoopbackLink and
+// A Link is a NIC's port to a medium. PacketLink, UDPLink, XDPLink and DgramLink end in sockets;
+// FabricLink ends at another emulated NIC of the process. FaultLink, CaptureLink, LoopbackLink and
 // InjectorLink are middleware: each wraps a link and is one. An Interface is the network interface
 // below a NIC: its addresses, its MTU, and the resolution of neighbours.
 //

@@ -25,6 +25,18 @@ func (l *UDPLink) keepReceived() {
 	}
 }
 
+func (l *XDPLink) keepReceived() {
+	l.room, l.used = make([]byte, xdpRoom), 0
+	if l.port == nil {
+		return
+	}
+	for _, s := range l.port.sockets {
+		if s.keep() != nil {
+			s.held = s.held[:0] // the kernel does not get these chunks back
+		}
+	}
+}
+
 func (c *CaptureLink) keepReceived() { KeepReceived(c.inner) }
 
 func (l *LoopbackLink) keepReceived() {

@@ -67,61 +67,6 @@ func groupError(group netip.Addr, err error) error {
 	return fmt.Errorf("join multicast group %v: %w", group, err)
 }
 
-// Join implements Multicaster, with the sockets that reserve the port.
-func (l *PacketLink) Join(group netip.Addr) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return ErrClosed
-	}
-	fd, ok := l.portSocket(group)
-	if !ok {
-		return groupError(group, unix.EAFNOSUPPORT)
-	}
-	if err := setMembership(fd, l.index, group, true); err != nil {
-		return err
-	}
-	for _, v := range l.vlans {
-		v.setMembership(group, true)
-	}
-	l.groups[group] = true
-	return nil
-}
-
-// Leave implements Multicaster.
-func (l *PacketLink) Leave(group netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.groups, group)
-	if fd, ok := l.portSocket(group); ok && !l.closed {
-		setMembership(fd, l.index, group, false)
-		for _, v := range l.vlans {
-			v.setMembership(group, false)
-		}
-	}
-}
-
-// portSocket returns the socket of a group's address family.
-func (l *PacketLink) portSocket(group netip.Addr) (fd int, ok bool) {
-	i := 1
-	if group.Is4() {
-		i = 0
-	}
-	if i >= len(l.portSockets) {
-		return -1, false
-	}
-	return l.portSockets[i], true
-}
-
-// rejoin joins all groups on an interface that was deleted and created again. The caller holds mu.
-func (l *PacketLink) rejoin() {
-	for g := range l.groups {
-		if fd, ok := l.portSocket(g); ok {
-			setMembership(fd, l.index, g, true)
-		}
-	}
-}
-
 // Join implements Multicaster.
 func (l *UDPLink) Join(group netip.Addr) error {
 	s := l.socket(group.Is4())

@@ -124,6 +124,15 @@ func (n *Netdev) readState() (*netdevState, error) {
 	return s, err
 }
 
+// receiveQueues returns the number of receive queues that the interface can have.
+func (n *Netdev) receiveQueues() (int, error) {
+	link, err := n.handle.LinkByName(n.name)
+	if err != nil {
+		return 0, err
+	}
+	return max(1, link.Attrs().NumRxQueues), nil
+}
+
 // readLink reads the state of one interface.
 func (n *Netdev) readLink(link netlink.Link) (*netdevState, error) {
 	a := link.Attrs()

@@ -195,6 +195,36 @@ func (s *netnsHost) udpLink() *UDPLink {
 	return l
 }
 
+// linkOf opens a link of a kind on the host's interface.
+func (s *netnsHost) linkOf(kind string) Link {
+	s.t.Helper()
+	switch kind {
+	case "packet":
+		return s.packetLink()
+	case "udp":
+		return s.udpLink()
+	case "xdp":
+		return s.xdpLink()
+	}
+	s.t.Fatal("no link ", kind)
+	return nil
+}
+
+// xdpLink opens an xdp link on the host's interface.
+func (s *netnsHost) xdpLink() *XDPLink { return s.xdpLinkIn(XDPNative) }
+
+// xdpLinkIn opens an xdp link in a mode.
+func (s *netnsHost) xdpLinkIn(m XDPMode) *XDPLink {
+	s.t.Helper()
+	n := s.iface()
+	var l *XDPLink
+	var err error
+	s.do(func() { l, err = newXDPLink(n, m) })
+	must(s.t, err)
+	s.t.Cleanup(func() { l.Close() })
+	return l
+}
+
 // offload switches an offload of the interface by its ethtool command.
 func (s *netnsHost) offload(command, on uint32) {
 	s.t.Helper()

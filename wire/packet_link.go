@@ -3,9 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -43,21 +41,14 @@ import (
 // The link also serves the VLAN interfaces on its interface. It tags the frames of a path in a
 // VLAN; the kernel removes the tags of received frames and reports them.
 type PacketLink struct {
-	iface       *Netdev
-	fd          int
-	portSockets []int
-	srcMAC      [6]byte // during Send
-	tx          *txBatch
-	rx          *rxBatch
-	decoder     packetDecoder
-	counters    LinkCounters
-
-	mu     sync.Mutex // for rebind, which the Netdev's watcher calls
-	index  int
-	groups map[netip.Addr]bool
-	vlans  map[string]vlanPort // by interface name
-	kernel ingress             // ends the way of received packets into the kernel
-	closed bool
+	reservedPort
+	fd       int
+	srcMAC   [6]byte // during Send
+	tx       *txBatch
+	rx       *rxBatch
+	decoder  packetDecoder
+	counters LinkCounters
+	kernel   ingress // ends the way of received packets into the kernel
 }
 
 // Sizes of socket buffers. The receive buffer has room for the windows of many peers together. The
@@ -71,9 +62,9 @@ const (
 // NewPacketLink opens a packet link on an interface. The calling thread must be in the
 // interface's network namespace.
 func NewPacketLink(iface *Netdev) (*PacketLink, error) {
-	l := &PacketLink{iface: iface, fd: -1, rx: newRxBatch(packetControlLen, false), groups: map[netip.Addr]bool{}, vlans: map[string]vlanPort{}}
+	l := &PacketLink{fd: -1, rx: newRxBatch(packetControlLen, false)}
 	l.tx = newTxBatch(l, virtioLen+packet.MaxFrameHeaderLen, true)
-	if err := l.open(); err != nil {
+	if err := l.open(iface); err != nil {
 		l.closeSockets()
 		return nil, fmt.Errorf("packet link on %s: %w", iface.Name(), err)
 	}
@@ -81,8 +72,8 @@ func NewPacketLink(iface *Netdev) (*PacketLink, error) {
 	return l, nil
 }
 
-func (l *PacketLink) open() (err error) {
-	if l.portSockets, err = reservePort(l.iface.Name()); err != nil {
+func (l *PacketLink) open(iface *Netdev) (err error) {
+	if err := l.reserve(iface); err != nil {
 		return err
 	}
 	// With protocol 0, the socket receives nothing until it has a filter and is bound to ETH_P_ALL.
@@ -99,10 +90,9 @@ func (l *PacketLink) open() (err error) {
 		}
 	}
 	setBuffers(l.fd, packetReceiveBuffer, packetSendBuffer)
-	if err := l.updateVLANs(); err != nil {
+	if err := attachFilter(l.fd, iface.state.Load().ids()); err != nil {
 		return err
 	}
-	l.index = l.iface.Index()
 	if err := l.bind(); err != nil {
 		return err
 	}
@@ -122,68 +112,12 @@ func (l *PacketLink) rebind() {
 	if l.closed {
 		return
 	}
-	l.updateVLANs()
-	if i := l.iface.Index(); i != 0 && i != l.index {
-		l.index = i
+	moved := l.follow()
+	attachFilter(l.fd, l.iface.state.Load().ids())
+	if moved {
 		l.bind()
-		for _, fd := range l.portSockets {
-			unix.BindToDevice(fd, l.iface.Name())
-		}
-		l.rejoin()
 	}
 	l.kernel.follow(l.index, l.iface.Addresses())
-}
-
-// reservePort binds UDP sockets to the port on an interface. The sockets are never read. They have
-// the smallest buffer, and UDP_GRO so that the kernel does not segment super-packets for them.
-func reservePort(device string) (fds []int, err error) {
-	defer func() {
-		if err != nil {
-			for _, fd := range fds {
-				unix.Close(fd)
-			}
-			fds = nil
-		}
-	}()
-	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if family == unix.AF_INET6 && errors.Is(err, unix.EAFNOSUPPORT) {
-			break
-		}
-		if err != nil {
-			return fds, os.NewSyscallError("socket", err)
-		}
-		fds = append(fds, fd)
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0)
-		unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1)
-		if err := bindPort(fd, family, device); err != nil {
-			return fds, err
-		}
-	}
-	return fds, nil
-}
-
-// bindPort binds a UDP socket to port 4791 on one interface, for all addresses.
-func bindPort(fd, family int, device string) error {
-	if err := unix.BindToDevice(fd, device); err != nil {
-		return fmt.Errorf("bind to the interface (without privilege this requires Linux 5.7): %w", err)
-	}
-	var any unix.Sockaddr = &unix.SockaddrInet4{Port: Port}
-	if family == unix.AF_INET6 {
-		any = &unix.SockaddrInet6{Port: Port}
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
-			return os.NewSyscallError("setsockopt", err)
-		}
-		// RoCEv2 senders leave the checksum at 0.
-		if err := unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1); err != nil {
-			return os.NewSyscallError("setsockopt", err)
-		}
-	}
-	err := unix.Bind(fd, any)
-	if errors.Is(err, unix.EADDRINUSE) {
-		return fmt.Errorf("UDP port %d of %s is in use by another daemon or by rdma_rxe: %w", Port, device, err)
-	}
-	return os.NewSyscallError("bind", err)
 }
 
 // FD implements Link.
@@ -230,12 +164,7 @@ func (l *PacketLink) closeSockets() {
 	if l.fd >= 0 {
 		unix.Close(l.fd)
 	}
-	for _, fd := range l.portSockets {
-		unix.Close(fd)
-	}
-	for _, v := range l.vlans {
-		v.close()
-	}
+	l.release()
 	l.kernel.close()
 }
 

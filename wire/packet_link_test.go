@@ -61,17 +61,12 @@ func (p *sniffer) frames(outgoing bool) (frames [][]byte) {
 }
 
 func TestFramesOnTheWireAreRoCEv2(t *testing.T) {
-	for _, kind := range []string{"packet", "udp"} {
+	for _, kind := range []string{"packet", "udp", "xdp"} {
 		for _, v6 := range []bool{false, true} {
 			t.Run(kind+"/"+family(v6), func(t *testing.T) {
 				l := newVethPair(t)
 				l.a.offload(ethtoolTxChecksum, 0) // a physical medium has no super-packets
-				var tx Link
-				if kind == "udp" {
-					tx = l.a.udpLink()
-				} else {
-					tx = l.a.packetLink()
-				}
+				tx := l.a.linkOf(kind)
 				hold, err := []int(nil), error(nil)
 				l.b.do(func() { hold, err = reservePort(l.b.name) })
 				must(t, err)
@@ -298,6 +293,7 @@ func TestLinksFollowRecreatedInterface(t *testing.T) {
 	for name, open := range map[string]func(*netnsHost) link{
 		"packet": func(s *netnsHost) link { l := s.packetLink(); return link{l, l.iface} },
 		"udp":    func(s *netnsHost) link { l := s.udpLink(); return link{l, l.iface} },
+		"xdp":    func(s *netnsHost) link { l := s.xdpLink(); return link{l, l.iface} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newVethPair(t)
@@ -438,15 +434,9 @@ func TestUDPLinkDropsShortPackets(t *testing.T) {
 
 // NICs do not send a packet without a whole BTH, but a test may.
 func TestLinksSendTruncatedBTH(t *testing.T) {
-	for _, kind := range []string{"packet", "udp"} {
+	for _, kind := range []string{"packet", "udp", "xdp"} {
 		l := newVethPair(t)
-		var tx Link
-		if kind == "udp" {
-			tx = l.a.udpLink()
-		} else {
-			tx = l.a.packetLink()
-		}
-		rx := l.b.packetLink()
+		tx, rx := l.a.linkOf(kind), l.b.packetLink()
 		whole := frames(l.a.path(l.b, false), 1, 0)[0]
 		var batch []TxFrame
 		for n := range packet.BTHLen {

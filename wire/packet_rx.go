@@ -122,16 +122,10 @@ func (d *packetDecoder) load(m rxMessage) (Drop, bool) {
 	}
 	var v virtioHeader
 	v.parse(b)
-	if err := packet.ParseFrame(b[virtioLen:], &d.frame); err != nil {
-		return dropOf(err), false
+	if reason, ok := d.parse(b[virtioLen:]); !ok {
+		return reason, false
 	}
 	f := &d.frame
-	if !f.IPChecksumOK() {
-		return DropIPChecksum, false
-	}
-	if f.DstMAC[0]&1 != 0 && !f.Dst.IsMulticast() {
-		return DropIPAddress, false // RFC 1122, 3.3.6
-	}
 	d.size = len(f.Transport)
 	switch {
 	case v.gsoType == virtioUDPSegments && v.gsoSize > 0:
@@ -144,6 +138,21 @@ func (d *packetDecoder) load(m rxMessage) (Drop, bool) {
 	d.begin(f.Transport)
 	d.firstID = f.ID
 	d.setTag(m.control)
+	return 0, true
+}
+
+// parse checks an Ethernet frame up to its UDP length.
+func (d *packetDecoder) parse(b []byte) (Drop, bool) {
+	f := &d.frame
+	if err := packet.ParseFrame(b, f); err != nil {
+		return dropOf(err), false
+	}
+	if !f.IPChecksumOK() {
+		return DropIPChecksum, false
+	}
+	if f.DstMAC[0]&1 != 0 && !f.Dst.IsMulticast() {
+		return DropIPAddress, false // RFC 1122, 3.3.6
+	}
 	return 0, true
 }
 

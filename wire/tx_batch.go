@@ -196,10 +196,7 @@ func (b *txBatch) addPiece(s []byte) {
 
 // addSegment adds a packet and its ICRC to the message. It sets ID and ICRC of f.
 func (b *txBatch) addSegment(f *TxFrame, a *packet.Addressing) {
-	f.ID = a.ID
-	if !a.Src.Is4() {
-		f.ID = 0
-	}
+	f.setID(a)
 	if f.Len != b.icrcLen {
 		b.icrc, b.icrcLen = a.ICRCBase(f.Len), f.Len
 	}
@@ -220,14 +217,24 @@ func (b *txBatch) addSegment(f *TxFrame, a *packet.Addressing) {
 
 // addCopy is addSegment for a packet whose payload is copied because it is short, or because one of
 // its bits is to be inverted.
-func (b *txBatch) addCopy(f *TxFrame) {
-	s := b.bytes(f.Len + packet.ICRCLen)
+func (b *txBatch) addCopy(f *TxFrame) { f.put(b.bytes(f.Len+packet.ICRCLen), &b.icrc) }
+
+// setID sets ID to what the frame is sent with.
+func (f *TxFrame) setID(a *packet.Addressing) {
+	f.ID = a.ID
+	if !a.Src.Is4() {
+		f.ID = 0
+	}
+}
+
+// put writes the bytes of the frame, whose ID is set, from BTH to ICRC. It sets ICRC.
+func (f *TxFrame) put(s []byte, base *packet.ICRCBase) {
 	n := copy(s, f.Head[:f.HeadLen])
 	for _, p := range f.Payload {
 		n += copy(s[n:], p)
 	}
 	clear(s[n:f.Len])
-	f.ICRC = b.icrc.Bytes(f.ID, s[:f.Len])
+	f.ICRC = base.Bytes(f.ID, s[:f.Len])
 	putICRC(s[f.Len:], f.ICRC)
 	if bit := int(f.Flip) - 1; bit >= 0 && bit < 8*len(s) {
 		s[bit/8] ^= 0x80 >> (bit % 8)

@@ -45,7 +45,7 @@ func (e *env) links(prefix string) []candidate {
 	if err != nil {
 		return list
 	}
-	for _, kind := range []candidate{{"packet:", "packet socket"}, {"udp:", "UDP socket"}} {
+	for _, kind := range []candidate{{"packet:", "packet socket"}, {"udp:", "UDP socket"}, {"xdp:", "AF_XDP sockets"}, {"auto:", "the first that can be opened of xdp with zero-copy, packet, udp"}} {
 		for _, i := range interfaces {
 			list = append(list, candidate{prefix + kind.value + i.Name, kind.help})
 		}

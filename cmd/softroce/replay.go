@@ -19,7 +19,7 @@ type replayCmd struct {
 	File    string `arg:"" complete:"<files>" help:"A pcap or pcapng file; - is standard input."`
 	Strict  bool   `help:"Also compare what the specification leaves to the implementation."`
 	JSON    bool   `name:"json" help:"Print the report as JSON."`
-	Onto    string `placeholder:"LINK" complete:"<links>" help:"Replay to a live NIC at the other end of a link: packet:IFACE, udp:IFACE, dgram:…, or to a simulated NIC: fabric."`
+	Onto    string `placeholder:"LINK" complete:"<links>" help:"Replay to a live NIC at the other end of a link: packet:IFACE, udp:IFACE, xdp:IFACE, dgram:…, or to a simulated NIC: fabric."`
 	Program string `placeholder:"COMMAND" complete:"<programs>" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
 	Side    string `enum:"both,requester,responder" default:"both" help:"Which side of the connections to replay: requester, responder, or both in turn."`
 	Fast    bool   `help:"Replay as fast as possible, without the captured timing."`

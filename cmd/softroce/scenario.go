@@ -15,7 +15,7 @@ type scenarioCmd struct {
 	Verbose bool     `short:"v" help:"Print every command with the packets that followed it."`
 	JSON    bool     `name:"json" help:"Print one line of JSON per scenario."`
 	Jobs    int      `short:"j" default:"1" help:"Number of scenarios to run at the same time."`
-	Peer    string   `placeholder:"LINK" complete:"<links>" help:"Run against a live NIC at the other end of a link: packet:IFACE, udp:IFACE or dgram:…"`
+	Peer    string   `placeholder:"LINK" complete:"<links>" help:"Run against a live NIC at the other end of a link: packet:IFACE, udp:IFACE, xdp:IFACE or dgram:…"`
 	Program string   `placeholder:"COMMAND" complete:"<programs>" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
 	IPv6    bool     `name:"ipv6" help:"Use IPv6 addresses."`
 	Untimed bool     `help:"Do not fail on packets that arrive too early. For hosts whose clock stops and catches up, such as virtual machines."`

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"softroce/e2e/rxelab"
@@ -45,11 +46,18 @@ var Links = func() []Link {
 	return all
 }()
 
-// OverEachLink runs a test once for each link, with a new daemon.
-func OverEachLink(t *testing.T, test func(t *testing.T, s *Testbed)) {
+// XDP is the link xdp, for the tests that show most of a link.
+var XDP = Link{"xdp", &BridgeGuest, BridgeLab, func(*rxelab.Lab) string { return "xdp:" + rxelab.Interface }}
+
+// OverEachLink runs a test once for each of Links, and of more links unless the guest runs another
+// kernel, with a new daemon.
+func OverEachLink(t *testing.T, test func(t *testing.T, s *Testbed), more ...Link) {
 	NeedRoot(t, "network namespaces and a guest's network")
 	t.Parallel()
-	for _, l := range Links {
+	if OtherKernel() {
+		more = nil
+	}
+	for _, l := range slices.Concat(Links, more) {
 		t.Run(l.Name, func(t *testing.T) {
 			l.Exclusive.Acquire(t)
 			test(t, NewTestbed(t, l))

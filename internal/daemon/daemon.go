@@ -87,7 +87,7 @@ func (d *Daemon) start() error {
 	}
 	clock := systemClock()
 	d.tap.clock = clock
-	d.build = builder{fabric: wire.NewFabric(), faults: faults, tap: &d.tap}
+	d.build = builder{fabric: wire.NewFabric(), faults: faults, tap: &d.tap, log: d.log}
 	for i := range min(d.config.Engines, len(d.config.NICs)) {
 		e, err := nic.NewEngine(nic.EngineConfig{Name: fmt.Sprint("engine", i), Spin: d.config.Spin, Clock: clock})
 		if err != nil {
@@ -372,11 +372,7 @@ func (d *Daemon) WriteReady(w io.Writer) error {
 		if s.PortState == ib.PortActive {
 			state = "ACTIVE"
 		}
-		link := string(n.Kind)
-		if n.Interface != "" {
-			link += ":" + n.Interface
-		}
-		if _, err := fmt.Fprintf(w, "%s on %s: state %s, path MTU %d%s\n", n.Name, link, state, s.ActiveMTU, addresses(s.GIDs)); err != nil {
+		if _, err := fmt.Fprintf(w, "%s on %s: state %s, path MTU %d%s\n", n.Name, s.Link, state, s.ActiveMTU, addresses(s.GIDs)); err != nil {
 			return err
 		}
 	}

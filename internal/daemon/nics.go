@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"log/slog"
 
 	"softroce/internal/nicspec"
 	"softroce/nic"
@@ -16,13 +17,15 @@ type builder struct {
 	fabric  *wire.Fabric
 	faults  *fault.Program // may be nil
 	tap     *tap
+	log     *slog.Logger
 	limits  nic.Limits
 	closers []io.Closer
 }
 
 // add opens the link of n, creates its device and assigns it to an engine.
 func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
-	link, iface, err := b.link(e, n)
+	name := func() string { return string(n.Kind) }
+	link, iface, err := b.link(e, n, &name)
 	if err != nil {
 		return fmt.Errorf("NIC %s: %w", n.Name, err)
 	}
@@ -30,22 +33,23 @@ func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
 	if b.faults != nil {
 		link = wire.NewFaultLink(link, b.faults.For(n.Name))
 	}
-	if _, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: b.limits, PKeys: n.PKeys, GUID: n.GUID}); err != nil {
+	if _, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: b.limits, PKeys: n.PKeys, GUID: n.GUID, LinkName: name}); err != nil {
 		link.Close()
 		return fmt.Errorf("NIC %s: %w", n.Name, err)
 	}
 	return nil
 }
 
-// link opens the link of n, with its loopback, and returns the interface it belongs to.
-func (b *builder) link(e *nic.Engine, n nicspec.NIC) (wire.Link, wire.Interface, error) {
+// link opens the link of n, with its loopback, and returns the interface it belongs to. It sets
+// name if the link's name is not the kind of n.
+func (b *builder) link(e *nic.Engine, n nicspec.NIC, name *func() string) (wire.Link, wire.Interface, error) {
 	switch n.Kind {
 	case nicspec.Fabric:
 		iface := fabricInterface(n)
 		port := b.fabric.NewLink(e)
 		return port, port.Follow(iface), nil
-	case nicspec.Packet, nicspec.UDP:
-		return b.netLink(n)
+	case nicspec.Packet, nicspec.UDP, nicspec.XDP, nicspec.Auto:
+		return b.netLink(n, name)
 	case nicspec.Dgram:
 		return b.dgramLink(n)
 	}
@@ -53,12 +57,13 @@ func (b *builder) link(e *nic.Engine, n nicspec.NIC) (wire.Link, wire.Interface,
 }
 
 // netLink opens a link on a network interface.
-func (b *builder) netLink(n nicspec.NIC) (wire.Link, wire.Interface, error) {
-	link, iface, err := n.OpenInterface()
+func (b *builder) netLink(n nicspec.NIC, name *func() string) (wire.Link, wire.Interface, error) {
+	link, iface, err := n.OpenInterface(b.log)
 	if err != nil {
 		return nil, nil, err
 	}
 	b.closers = append(b.closers, iface)
+	*name = func() string { return n.LinkName(link) }
 	return wire.NewLoopbackLink(link, wire.Owns(iface)), iface, nil
 }
 

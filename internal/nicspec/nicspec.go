@@ -20,6 +20,8 @@ const (
 	Fabric Kind = "fabric" // connects the fabric NICs of one daemon
 	Packet Kind = "packet" // a network interface, through an AF_PACKET socket
 	UDP    Kind = "udp"    // a network interface, through a UDP socket
+	XDP    Kind = "xdp"    // a network interface, through AF_XDP sockets
+	Auto   Kind = "auto"   // a network interface, through the first of XDP with zero-copy, Packet and UDP that can be opened
 	Dgram  Kind = "dgram"  // Ethernet frames in UDP datagrams, to the NIC of a virtual machine
 )
 
@@ -29,6 +31,8 @@ const (
 //	fabric[:ADDR[@VLAN][,ADDR[@VLAN]…]]
 //	packet:IFACE
 //	udp:IFACE
+//	xdp:IFACE
+//	auto:IFACE
 //	dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS[@VLAN][,ADDR/BITS[@VLAN]…]
 //
 // Links of kind fabric and dgram also take mtu=BYTES and mac=XX:XX:XX:XX:XX:XX. All links take
@@ -36,7 +40,7 @@ const (
 type NIC struct {
 	Name      string
 	Kind      Kind
-	Interface string             // packet, udp
+	Interface string             // packet, udp, xdp, auto
 	Addrs     []netip.Prefix     // fabric, dgram
 	VLANs     []wire.VLANAddress // fabric, dgram: further addresses, in tagged VLANs
 	Local     netip.AddrPort     // dgram
@@ -50,7 +54,7 @@ type NIC struct {
 // FabricMTU is the default IP MTU of fabric NICs: the jumbo size, which carries a path MTU of 4096.
 const FabricMTU = 9000
 
-const linkForms = "fabric[:ADDR,…], packet:IFACE, udp:IFACE or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS"
+const linkForms = "fabric[:ADDR,…], packet:IFACE, udp:IFACE, xdp:IFACE, auto:IFACE or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS"
 
 // Defaults returns the NICs of a daemon that is given none.
 func Defaults() []NIC {
@@ -93,7 +97,7 @@ func (n *NIC) parseLink(link string) error {
 	kind, rest, _ := strings.Cut(link, ":")
 	n.Kind = Kind(kind)
 	switch n.Kind {
-	case Packet, UDP:
+	case Packet, UDP, XDP, Auto:
 		iface, options, _ := strings.Cut(rest, ",")
 		if iface == "" || strings.ContainsAny(iface, "/ ") {
 			return fmt.Errorf("link %q: want %s:IFACE with the name of one network interface", link, kind)
@@ -136,7 +140,7 @@ func (n *NIC) parseItems(s string) error {
 			n.PKeys, err = ParsePKeys(value)
 		case key == "guid" && option:
 			n.GUID, err = parseGUID(value)
-		case n.Kind == Packet || n.Kind == UDP:
+		case n.Interface != "":
 			err = fmt.Errorf("%q: the addresses and the MTU are those of the interface; want pkeys=KEY[+KEY…] or guid=XXXX:XXXX:XXXX:XXXX", item)
 		case !option:
 			err = n.addAddr(item)

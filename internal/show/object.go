@@ -40,6 +40,7 @@ type DeviceLine struct {
 	State         string       `json:"state"`
 	PhysicalState string       `json:"physical_state"`
 	Netdev        string       `json:"netdev,omitempty"`
+	Via           string       `json:"via,omitempty"` // the kind of link, its interface and mode
 	GUID          string       `json:"node_guid"`
 	ActiveMTU     int          `json:"active_mtu"`
 	Clients       int          `json:"clients"`
@@ -52,7 +53,7 @@ func devices(s *daemon.Snapshot) []DeviceLine {
 	list := []DeviceLine{}
 	for _, d := range s.Devices {
 		l := DeviceLine{
-			Link: Link{d.Name, 1}, State: "ACTIVE", PhysicalState: "LINK_UP", Netdev: d.Netdev, GUID: guid(d.GUID),
+			Link: Link{d.Name, 1}, State: "ACTIVE", PhysicalState: "LINK_UP", Netdev: d.Netdev, Via: d.Link, GUID: guid(d.GUID),
 			ActiveMTU: d.ActiveMTU, Clients: len(d.Contexts), LinkError: d.LinkError, GIDs: d.GIDs, PKeys: append([]uint16{}, d.PKeys...),
 		}
 		if d.PortState != ib.PortActive {

@@ -2,6 +2,7 @@ package testbed
 
 import (
 	"fmt"
+	"log/slog"
 
 	"softroce/internal/nicspec"
 	"softroce/wire"
@@ -35,7 +36,7 @@ func OpenLiveLink(link string, program []string) (*LiveLink, error) {
 }
 
 func openInterface(n nicspec.NIC, program []string) (*LiveLink, error) {
-	l, iface, err := n.OpenInterface()
+	l, iface, err := n.OpenInterface(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,233 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A reservedPort keeps the kernel away from the port on an interface and its VLAN interfaces, for a
+// link that receives frames by another way: without a socket there, the kernel would reply "port
+// unreachable". The sockets are also the members of the link's multicast groups. They are never
+// read.
+type reservedPort struct {
+	iface *Netdev
+
+	mu      sync.Mutex // for follow, which the Netdev's watcher calls
+	index   int        // of the interface
+	sockets []int
+	groups  map[netip.Addr]bool
+	vlans   map[string]vlanPort // by interface name
+	closed  bool                // of the link
+}
+
+// reserve opens the sockets.
+func (r *reservedPort) reserve(iface *Netdev) (err error) {
+	r.iface, r.index = iface, iface.Index()
+	r.groups, r.vlans = map[netip.Addr]bool{}, map[string]vlanPort{}
+	if r.sockets, err = reservePort(iface.Name()); err != nil {
+		return err
+	}
+	r.updateVLANs()
+	return nil
+}
+
+// release closes the sockets.
+func (r *reservedPort) release() {
+	for _, fd := range r.sockets {
+		unix.Close(fd)
+	}
+	for _, v := range r.vlans {
+		v.close()
+	}
+}
+
+// follow follows changes of VLANs, and an interface that was deleted and created again, which it
+// reports. The caller holds mu.
+func (r *reservedPort) follow() (recreated bool) {
+	r.updateVLANs()
+	i := r.iface.Index()
+	if i == 0 || i == r.index {
+		return false
+	}
+	r.index = i
+	for _, fd := range r.sockets {
+		unix.BindToDevice(fd, r.iface.Name())
+	}
+	r.rejoin()
+	return true
+}
+
+// reservePort binds UDP sockets to the port on an interface. The sockets are never read. They have
+// the smallest buffer, and UDP_GRO so that the kernel does not segment super-packets for them.
+func reservePort(device string) (fds []int, err error) {
+	defer func() {
+		if err != nil {
+			for _, fd := range fds {
+				unix.Close(fd)
+			}
+			fds = nil
+		}
+	}()
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if family == unix.AF_INET6 && errors.Is(err, unix.EAFNOSUPPORT) {
+			break
+		}
+		if err != nil {
+			return fds, os.NewSyscallError("socket", err)
+		}
+		fds = append(fds, fd)
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0)
+		unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1)
+		if err := bindPort(fd, family, device); err != nil {
+			return fds, err
+		}
+	}
+	return fds, nil
+}
+
+// bindPort binds a UDP socket to port 4791 on one interface, for all addresses.
+func bindPort(fd, family int, device string) error {
+	if err := unix.BindToDevice(fd, device); err != nil {
+		return fmt.Errorf("bind to the interface (without privilege this requires Linux 5.7): %w", err)
+	}
+	var any unix.Sockaddr = &unix.SockaddrInet4{Port: Port}
+	if family == unix.AF_INET6 {
+		any = &unix.SockaddrInet6{Port: Port}
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+			return os.NewSyscallError("setsockopt", err)
+		}
+		// RoCEv2 senders leave the checksum at 0.
+		if err := unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1); err != nil {
+			return os.NewSyscallError("setsockopt", err)
+		}
+	}
+	err := unix.Bind(fd, any)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("UDP port %d of %s is in use by another daemon or by rdma_rxe: %w", Port, device, err)
+	}
+	return os.NewSyscallError("bind", err)
+}
+
+// Join implements Multicaster, with the sockets that reserve the port.
+func (r *reservedPort) Join(group netip.Addr) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return ErrClosed
+	}
+	fd, ok := r.portSocket(group)
+	if !ok {
+		return groupError(group, unix.EAFNOSUPPORT)
+	}
+	if err := setMembership(fd, r.index, group, true); err != nil {
+		return err
+	}
+	for _, v := range r.vlans {
+		v.setMembership(group, true)
+	}
+	r.groups[group] = true
+	return nil
+}
+
+// Leave implements Multicaster.
+func (r *reservedPort) Leave(group netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.groups, group)
+	if fd, ok := r.portSocket(group); ok && !r.closed {
+		setMembership(fd, r.index, group, false)
+		for _, v := range r.vlans {
+			v.setMembership(group, false)
+		}
+	}
+}
+
+// portSocket returns the socket of a group's address family.
+func (r *reservedPort) portSocket(group netip.Addr) (fd int, ok bool) {
+	i := 1
+	if group.Is4() {
+		i = 0
+	}
+	if i >= len(r.sockets) {
+		return -1, false
+	}
+	return r.sockets[i], true
+}
+
+// rejoin joins all groups on an interface that was deleted and created again. The caller holds mu.
+func (r *reservedPort) rejoin() {
+	for g := range r.groups {
+		if fd, ok := r.portSocket(g); ok {
+			setMembership(fd, r.index, g, true)
+		}
+	}
+}
+
+// A vlanPort is the sockets of a link on a VLAN interface. They reserve the port there, and
+// are members of its multicast groups. Frames go through the link's own socket.
+type vlanPort struct {
+	index       int
+	portSockets []int
+}
+
+// reserved reports whether the port is the link's on the VLAN.
+func (v vlanPort) reserved() bool { return len(v.portSockets) > 0 }
+
+func (v vlanPort) close() {
+	for _, fd := range v.portSockets {
+		unix.Close(fd)
+	}
+}
+
+// updateVLANs follows the VLANs on the interface. The caller holds mu, or is the only user of r.
+func (r *reservedPort) updateVLANs() {
+	s := r.iface.state.Load()
+	present := map[string]bool{}
+	for _, v := range s.vlans {
+		present[v.name] = true
+		old, ok := r.vlans[v.name]
+		if ok && old.index == v.index && old.reserved() {
+			continue
+		}
+		old.close()
+		p := vlanPort{index: v.index}
+		// If another daemon has a NIC on the VLAN interface, that reserves the port.
+		p.portSockets, _ = reservePort(v.name)
+		r.vlans[v.name] = p
+		for g := range r.groups {
+			p.setMembership(g, true)
+		}
+	}
+	for name, p := range r.vlans {
+		if !present[name] {
+			p.close()
+			delete(r.vlans, name)
+		}
+	}
+}
+
+// served returns the interface's state without the VLANs where another daemon has the port. The
+// caller holds mu, or is the only user of r.
+func (r *reservedPort) served() *netdevState {
+	s := *r.iface.state.Load()
+	s.vlans = slices.DeleteFunc(slices.Clone(s.vlans), func(v *netdevState) bool { return !r.vlans[v.name].reserved() })
+	return &s
+}
+
+// setMembership joins or leaves a group on the VLAN. Errors are ignored.
+func (v vlanPort) setMembership(group netip.Addr, join bool) {
+	i := 1
+	if group.Is4() {
+		i = 0
+	}
+	if i < len(v.portSockets) {
+		setMembership(v.portSockets[i], v.index, group, join)
+	}
+}

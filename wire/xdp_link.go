@@ -1,0 +1,385 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/packet"
+)
+
+// An XDPLink is a link through AF_XDP sockets. An XDP program on the interface redirects RoCEv2
+// packets to them, before the kernel spends any work on a packet; everything else goes to the
+// kernel. It requires CAP_NET_RAW, CAP_BPF and CAP_NET_ADMIN, and CAP_IPC_LOCK or a high
+// RLIMIT_MEMLOCK for its packet memory.
+//
+// Send:
+//
+//  1. A frame is written, complete with headers and ICRC, to a slot of the packet memory. Frames
+//     longer than a page take two descriptors.
+//  2. One system call sends the batch. Frames bypass the interface's queueing discipline.
+//
+// Receive:
+//
+//  3. The program picks the packets for the interface's addresses. The kernel puts them into the
+//     packet memory, one socket for each receive queue.
+//  4. Frames in several pieces are put together. Headers and ICRC are checked. No system call is
+//     needed unless the kernel asks for one.
+//
+// A super-packet, from a peer on this host, arrives without the length of its segments. The link
+// finds it: see xdpDecoder.
+//
+// The program and the sockets belong to the process: the kernel detaches them when it ends.
+type XDPLink struct {
+	reservedPort
+	namespace int // descriptor of the interface's network namespace
+	epoll     int // readable when one of the sockets is readable
+	decoder   xdpDecoder
+	counters  LinkCounters
+	id        uint16    // Identification of the next frame
+	retryAt   int64     // when Receive offers queued frames again
+	room      []byte    // where frames in several pieces are put together
+	used      int       // bytes of room whose frames Receive has returned
+	turn      int       // the socket that Receive reads first
+	modes     []XDPMode // in which to attach the program, in the order to try
+
+	maxMTU  atomic.Int32
+	mode    atomic.Value          // the XDPMode of last
+	failure atomic.Pointer[error] // of rebind, for Receive to return
+
+	port *xdpPort                // nil while the interface is down for the first time
+	next atomic.Pointer[xdpPort] // the port to use from the next Receive on
+
+	portMu sync.Mutex // to open and update ports, which may take a second; locked before mu
+	last   *xdpPort   // the newest of port and next; guarded by portMu
+}
+
+const (
+	// xdpSendBuffer bounds how much data waits in the interface.
+	xdpSendBuffer = 1 << 20
+
+	// xdpRoom has room for some super-packets.
+	xdpRoom = 512 << 10
+
+	// xdpRetry is when frames that the interface had no room for are offered again.
+	xdpRetry = 20_000 // ns
+)
+
+// NewXDPLink opens an xdp link on an interface. The calling thread must be in the interface's
+// network namespace.
+func NewXDPLink(iface *Netdev) (*XDPLink, error) { return newXDPLink(iface, XDPNative, XDPGeneric) }
+
+// NewZeroCopyXDPLink is NewXDPLink for an interface that is up and offers zero-copy. For others it
+// returns an error.
+func NewZeroCopyXDPLink(iface *Netdev) (*XDPLink, error) { return newXDPLink(iface, XDPZeroCopy) }
+
+// newXDPLink opens a link in the first of some modes that the interface offers. XDPNative includes
+// zero-copy.
+func newXDPLink(iface *Netdev, modes ...XDPMode) (*XDPLink, error) {
+	l := &XDPLink{modes: modes, namespace: -1, epoll: -1, room: make([]byte, xdpRoom)}
+	l.maxMTU.Store(xdpOneChunkMTU)
+	if err := l.open(iface); err != nil {
+		l.closeSockets()
+		return nil, fmt.Errorf("xdp link on %s: %w", iface.Name(), err)
+	}
+	iface.OnChange(l.rebind)
+	l.rebind() // it may have changed before
+	return l, nil
+}
+
+func (l *XDPLink) open(iface *Netdev) (err error) {
+	if err := l.reserve(iface); err != nil {
+		return err
+	}
+	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return os.NewSyscallError("epoll_create", err)
+	}
+	if l.namespace, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		return os.NewSyscallError("open the network namespace", err)
+	}
+	if err := l.openPort(l.served()); !errors.Is(err, unix.ENETDOWN) || l.modes[0] == XDPZeroCopy {
+		return err
+	}
+	return nil
+}
+
+// openPort opens a port on the interface in state s, for Receive to use from its next call on. The
+// caller holds portMu, or is the only user of l, and is in the interface's network namespace.
+func (l *XDPLink) openPort(s *netdevState) error {
+	queues, err := l.iface.receiveQueues()
+	if err != nil {
+		return err
+	}
+	p, err := openXDPPort(s, queues, l.modes)
+	if err != nil {
+		return err
+	}
+	for _, socket := range p.sockets {
+		ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(socket.fd)}
+		if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, socket.fd, &ev); err != nil {
+			p.close()
+			return os.NewSyscallError("epoll_ctl", err)
+		}
+	}
+	if unused := l.next.Swap(p); unused != nil {
+		unused.close()
+	}
+	l.last = p
+	l.mode.Store(p.mode)
+	l.maxMTU.Store(int32(p.maxMTU()))
+	return nil
+}
+
+// rebind follows changes of addresses and VLANs, and an interface that was deleted and created
+// again.
+func (l *XDPLink) rebind() {
+	l.portMu.Lock()
+	defer l.portMu.Unlock()
+	s := l.followed()
+	var err error
+	switch {
+	case s == nil || s.index == 0:
+	case l.last == nil || l.last.index != s.index:
+		err = inNamespace(l.namespace, func() error { return l.openPort(s) })
+	default:
+		err = l.last.update(s)
+	}
+	if err != nil && !errors.Is(err, unix.ENETDOWN) {
+		err = fmt.Errorf("xdp link on %s: %w", l.iface.Name(), err)
+		l.failure.Store(&err)
+	}
+}
+
+// followed follows changes of VLANs and returns the state to serve; nil if the link is closed.
+func (l *XDPLink) followed() *netdevState {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	l.follow()
+	return l.served()
+}
+
+// inNamespace runs f in a network namespace.
+func inNamespace(fd int, f func() error) (err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		var there, here unix.Stat_t
+		unix.Fstat(fd, &there)
+		unix.Stat("/proc/thread-self/ns/net", &here)
+		if here.Ino == there.Ino && here.Dev == there.Dev {
+			defer runtime.UnlockOSThread()
+		} else if err = unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+			err = os.NewSyscallError("setns", err)
+			return
+		}
+		err = f()
+	}()
+	<-done
+	return err
+}
+
+// Mode returns how frames pass between the interface and the link; "" if the interface has been
+// down since the link was opened.
+func (l *XDPLink) Mode() XDPMode {
+	m, _ := l.mode.Load().(XDPMode)
+	return m
+}
+
+// FD implements Link.
+func (l *XDPLink) FD() int { return l.epoll }
+
+// OnReady implements Link; the link has an FD.
+func (l *XDPLink) OnReady(func()) {}
+
+// CopyPayload implements Link: Send has copied the payload.
+func (l *XDPLink) CopyPayload() {}
+
+// HoldsReferences implements Referrer: a deadline is that of queued copies.
+func (l *XDPLink) HoldsReferences() bool { return false }
+
+// NextDeadline implements Link: frames that the interface had no room for are due.
+func (l *XDPLink) NextDeadline() int64 {
+	if l.port != nil && l.iface.Up() && l.port.sockets[0].waits() {
+		return l.retryAt
+	}
+	return 0
+}
+
+// Capabilities implements Link. The MTU is the interface's current one, or what the link has room
+// for.
+func (l *XDPLink) Capabilities() Capabilities {
+	return Capabilities{MTU: l.mtu(), ICRC: true, MaxBatch: txBatchSize}
+}
+
+func (l *XDPLink) mtu() int { return min(l.iface.MTU(), int(l.maxMTU.Load())) }
+
+// Counters implements Counted. It includes the packets that the kernel dropped.
+func (l *XDPLink) Counters() *LinkCounters {
+	if !l.closed && l.port != nil {
+		for _, s := range l.port.sockets {
+			l.counters.Drops[DropOverrun] += s.overrun()
+		}
+	}
+	return &l.counters
+}
+
+// Close implements Link.
+func (l *XDPLink) Close() error {
+	l.portMu.Lock()
+	defer l.portMu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return ErrClosed
+	}
+	l.closed = true
+	l.closeSockets()
+	return nil
+}
+
+func (l *XDPLink) closeSockets() {
+	if next := l.next.Swap(nil); next != nil {
+		next.close()
+	}
+	if l.port != nil {
+		l.port.close()
+	}
+	for _, fd := range []int{l.epoll, l.namespace} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+	l.release()
+}
+
+// Send implements Link. While the interface is down it drops frames.
+func (l *XDPLink) Send(now int64, batch []TxFrame) (taken int, err error) {
+	if l.closed {
+		return 0, ErrClosed
+	}
+	s := l.iface.state.Load()
+	if l.port == nil {
+		l.adopt()
+	}
+	if l.port == nil || s.index != l.port.index || !s.up {
+		for i := range batch {
+			l.counters.dropTx(&batch[i], DropSend)
+		}
+		return len(batch), nil
+	}
+	socket, mtu := l.port.sockets[0], l.mtu()
+	for ; taken < len(batch); taken++ {
+		f := &batch[taken]
+		if d, ok := checkTx(f, mtu); !ok {
+			l.counters.dropTx(f, d)
+			continue
+		}
+		if !socket.hasSlot() {
+			if socket.kick(); !socket.hasSlot() {
+				break
+			}
+		}
+		a := f.Path.addressing(f.CE)
+		a.SrcMAC, a.ID = s.mac, l.id
+		header, size := a.HeaderLen(), f.Len+packet.ICRCLen
+		slot := socket.push(header + size)
+		a.PutHeaders(slot, size)
+		f.setID(&a)
+		base := a.ICRCBase(f.Len)
+		f.put(slot[header:], &base)
+		l.id++
+		l.counters.addTx(f)
+	}
+	l.kick(now)
+	return taken, nil
+}
+
+// kick sends queued frames.
+func (l *XDPLink) kick(now int64) {
+	l.port.sockets[0].kick()
+	l.retryAt = now + xdpRetry
+}
+
+// adopt begins to use the port that rebind has opened.
+func (l *XDPLink) adopt() {
+	next := l.next.Swap(nil)
+	if next == nil {
+		return
+	}
+	if l.port != nil {
+		l.port.close()
+	}
+	l.port = next
+}
+
+// Receive implements Link. If it filled the batch there may be more packets, which FD does not show
+// of a super-packet: call it again before waiting.
+func (l *XDPLink) Receive(now int64, batch []RxFrame) (n int, err error) {
+	if l.closed {
+		return 0, ErrClosed
+	}
+	if err := l.failure.Swap(nil); err != nil {
+		return 0, *err
+	}
+	if l.next.Load() != nil {
+		l.adopt()
+	}
+	if l.port == nil {
+		return 0, nil
+	}
+	sockets := l.port.sockets
+	if now >= l.retryAt && sockets[0].waits() {
+		l.kick(now)
+	}
+	if len(l.decoder.rest) == 0 {
+		l.used = 0
+	}
+	l.turn++ // so that no queue starves the others
+	for i := range sockets {
+		s := sockets[(l.turn+i)%len(sockets)]
+		s.recycle()
+		n += l.receive(s, batch[n:])
+	}
+	return n, nil
+}
+
+// receive fills frames with packets: those that are left of the last super-packet, and those of a
+// socket.
+func (l *XDPLink) receive(s *xdpSocket, frames []RxFrame) (n int) {
+	inChunk := false
+	for n < len(frames) {
+		if l.decoder.next(&frames[n]) {
+			l.counters.addRx(len(frames[n].Head), frames[n].Dst.Is4())
+			n++
+			continue
+		}
+		l.counters.Drops[DropUDPLength] += l.decoder.runts()
+		if len(l.room)-l.used < xdpMaxFrame {
+			break // until the frames there are not needed any more
+		}
+		frame, used := s.frame(l.room[l.used:])
+		if frame == nil {
+			break
+		}
+		l.used += used
+		inChunk = used == 0
+		if reason, ok := l.decoder.load(frame); !ok {
+			l.counters.Drops[reason]++
+		}
+	}
+	if rest := l.decoder.rest; inChunk && len(rest) > 0 {
+		k := copy(l.room[l.used:], rest)
+		l.decoder.rest = l.room[l.used:][:k:k]
+		l.used += k
+	}
+	return n
+}

@@ -1,0 +1,332 @@
+package wire
+
+import (
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// xdpChunk is the size of a piece of packet memory: the largest that Linux allows, a page.
+	xdpChunk = 4096
+
+	// xdpHeadroom is how much of a chunk Linux leaves free in front of a received frame.
+	xdpHeadroom = unix.XDP_PACKET_HEADROOM
+
+	// xdpSlot is the room for a frame to send. The longest RoCEv2 packet, with 4096 bytes of
+	// payload, needs two chunks.
+	xdpSlot = 2 * xdpChunk
+
+	// Numbers of frames that wait: to be sent, and at most to be received, at all queues together.
+	// One socket has at least xdpMinChunks.
+	xdpSlots     = 512
+	xdpRxChunks  = 8192
+	xdpMinChunks = 1024
+
+	// xdpMaxPieces is more than the pieces of any frame: those of 64 KiB.
+	xdpMaxPieces = 32
+	xdpMaxFrame  = xdpMaxPieces * xdpChunk
+
+	// xdpTxBudget is how many pieces one system call sends, of a socket for which the kernel copies
+	// frames, before Linux 6.18. It then returns EAGAIN.
+	xdpTxBudget = 32
+
+	// Frames begin at different offsets in their slots, so that their headers do not compete for
+	// one set of the processor's cache.
+	xdpShift  = 64
+	xdpShifts = 32
+)
+
+// An xdpSocket is an AF_XDP socket, which serves one queue of an interface, and its packet memory:
+// chunks to receive in, then slots to send from.
+//
+// Receive: the fill ring holds chunks that the kernel may write to, the receive ring those that it
+// has written. Send: the send ring holds pieces of frames, the completion ring those that the
+// kernel needs no more.
+type xdpSocket struct {
+	fd     int
+	umem   []byte
+	budget int // the most pieces that one system call sends
+
+	fill       xdpRing[uint64]
+	rx         xdpRing[unix.XDPDesc]
+	rxChunks   int
+	held       []uint64 // chunks whose bytes Receive has returned, and which the fill ring lacks
+	overruns   uint64   // as read last
+	tx         xdpRing[unix.XDPDesc]
+	completion xdpRing[uint64]
+	free       []int32 // slots
+	inFlight   []uint8 // pieces of each slot that are not completed
+}
+
+// newXDPSocket opens a socket with room for a number of received chunks, a power of two. It sends
+// only if sends is set.
+func newXDPSocket(rxChunks int, sends bool) (s *xdpSocket, err error) {
+	s = &xdpSocket{fd: -1, rxChunks: rxChunks, budget: xdpTxBudget, held: make([]uint64, 0, rxChunks)}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	slots := 0
+	if sends {
+		slots = xdpSlots
+	}
+	for i := range slots {
+		s.free = append(s.free, int32(i))
+	}
+	s.inFlight = make([]uint8, slots)
+	// Shared, so that keep can map it twice.
+	size := rxChunks*xdpChunk + slots*xdpSlot
+	memory, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return s, os.NewSyscallError("map packet memory", err)
+	}
+	s.umem = unsafe.Slice((*byte)(memory), size)
+	s.fd, err = unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	switch err {
+	case nil:
+	case unix.EPERM:
+		return s, fmt.Errorf("an AF_XDP socket requires CAP_NET_RAW: %w", err)
+	case unix.EAFNOSUPPORT:
+		return s, fmt.Errorf("the kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS, Linux 5.9): %w", err)
+	default:
+		return s, os.NewSyscallError("socket", err)
+	}
+	return s, s.configure(sends)
+}
+
+// configure registers the packet memory and maps the rings.
+func (s *xdpSocket) configure(sends bool) error {
+	reg := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&s.umem[0]))), Len: uint64(len(s.umem)), Size: xdpChunk}
+	switch e := s.option(unix.XDP_UMEM_REG, unsafe.Pointer(&reg), unsafe.Sizeof(reg)); e {
+	case 0:
+	case unix.ENOBUFS:
+		return fmt.Errorf("%d MiB of packet memory exceed RLIMIT_MEMLOCK: requires CAP_IPC_LOCK or a higher limit: %w", len(s.umem)>>20, e)
+	default:
+		return fmt.Errorf("register packet memory: %w", e)
+	}
+	completions := 2 * xdpSlots // in two pieces each
+	rings := []struct{ option, entries int }{
+		{unix.XDP_UMEM_FILL_RING, s.rxChunks}, {unix.XDP_UMEM_COMPLETION_RING, completions}, {unix.XDP_RX_RING, s.rxChunks},
+	}
+	if sends {
+		rings = append(rings, struct{ option, entries int }{unix.XDP_TX_RING, completions})
+	}
+	for _, r := range rings {
+		n := uint32(r.entries)
+		if e := s.option(r.option, unsafe.Pointer(&n), unsafe.Sizeof(n)); e != 0 {
+			return fmt.Errorf("ring %d of the AF_XDP socket: %w", r.option, e)
+		}
+	}
+	var o unix.XDPMmapOffsets
+	if e := s.query(unix.XDP_MMAP_OFFSETS, unsafe.Pointer(&o), unsafe.Sizeof(o)); e != 0 {
+		return os.NewSyscallError("getsockopt XDP_MMAP_OFFSETS", e)
+	}
+	var err error
+	if s.fill, err = mapRing[uint64](s.fd, unix.XDP_UMEM_PGOFF_FILL_RING, o.Fr, s.rxChunks, true); err != nil {
+		return err
+	}
+	if s.completion, err = mapRing[uint64](s.fd, unix.XDP_UMEM_PGOFF_COMPLETION_RING, o.Cr, completions, false); err != nil {
+		return err
+	}
+	if s.rx, err = mapRing[unix.XDPDesc](s.fd, unix.XDP_PGOFF_RX_RING, o.Rx, s.rxChunks, false); err != nil {
+		return err
+	}
+	if sends {
+		s.tx, err = mapRing[unix.XDPDesc](s.fd, unix.XDP_PGOFF_TX_RING, o.Tx, completions, true)
+		budget := uint32(completions)
+		if s.option(unix.XDP_MAX_TX_SKB_BUDGET, unsafe.Pointer(&budget), unsafe.Sizeof(budget)) == 0 {
+			s.budget = completions
+		}
+		unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, xdpSendBuffer)
+	}
+	for i := range s.rxChunks {
+		*s.fill.entry(i) = uint64(i * xdpChunk)
+	}
+	s.fill.publish(s.rxChunks)
+	return err
+}
+
+func (s *xdpSocket) option(name int, p unsafe.Pointer, n uintptr) unix.Errno {
+	_, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(s.fd), unix.SOL_XDP, uintptr(name), uintptr(p), n, 0)
+	return e
+}
+
+func (s *xdpSocket) query(name int, p unsafe.Pointer, n uintptr) unix.Errno {
+	length := uint32(n)
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(s.fd), unix.SOL_XDP, uintptr(name), uintptr(p), uintptr(unsafe.Pointer(&length)), 0)
+	return e
+}
+
+// close closes the socket and releases its memory.
+func (s *xdpSocket) close() {
+	if s.fd >= 0 {
+		unix.Close(s.fd)
+	}
+	s.fill.unmap()
+	s.completion.unmap()
+	s.rx.unmap()
+	s.tx.unmap()
+	if s.umem != nil {
+		unix.MunmapPtr(unsafe.Pointer(&s.umem[0]), uintptr(len(s.umem)))
+	}
+}
+
+// overrun returns how many frames the kernel has dropped since the last call because there was no
+// room.
+func (s *xdpSocket) overrun() uint64 {
+	var v unix.XDPStatistics
+	if s.query(unix.XDP_STATISTICS, unsafe.Pointer(&v), unsafe.Sizeof(v)) != 0 {
+		return 0
+	}
+	before := s.overruns
+	s.overruns = v.Rx_dropped + v.Rx_ring_full
+	return s.overruns - before
+}
+
+// recycle gives the chunks that Receive has returned back to the kernel.
+func (s *xdpSocket) recycle() {
+	n := min(len(s.held), s.fill.ready())
+	for i, a := range s.held[:n] {
+		*s.fill.entry(i) = a
+	}
+	s.fill.publish(n)
+	s.held = s.held[:copy(s.held, s.held[n:])]
+	if s.fill.needsWakeup() {
+		unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+	}
+}
+
+// frame returns the next frame that the kernel has written, nil if there is none. A frame in
+// several chunks is put together in room, which has xdpMaxFrame bytes, and used says how many it
+// takes. The bytes are valid until recycle.
+func (s *xdpSocket) frame(room []byte) (frame []byte, used int) {
+	ready := s.rx.ready()
+	if ready == 0 || len(s.held) >= s.rxChunks {
+		return nil, 0
+	}
+	d := *s.rx.entry(0)
+	if d.Options&unix.XDP_PKT_CONTD == 0 {
+		s.held = append(s.held, s.chunk(d))
+		s.rx.publish(1)
+		return s.piece(d), 0
+	}
+	pieces := 1
+	for d.Options&unix.XDP_PKT_CONTD != 0 && pieces < xdpMaxPieces {
+		if pieces == ready {
+			return nil, 0 // the rest is on its way
+		}
+		d = *s.rx.entry(pieces)
+		pieces++
+	}
+	for i := range pieces {
+		d = *s.rx.entry(i)
+		used += copy(room[used:], s.piece(d))
+		s.held = append(s.held, s.chunk(d))
+	}
+	s.rx.publish(pieces)
+	return room[:used:used], used
+}
+
+// chunk returns the chunk of a received piece, one of those for receiving.
+func (s *xdpSocket) chunk(d unix.XDPDesc) uint64 {
+	return d.Addr / xdpChunk % uint64(s.rxChunks) * xdpChunk
+}
+
+// piece returns the bytes of a received piece, all of them in its chunk.
+func (s *xdpSocket) piece(d unix.XDPDesc) []byte {
+	c, at := s.chunk(d), d.Addr%xdpChunk
+	end := min(at+uint64(d.Len), xdpChunk)
+	return s.umem[c+at : c+end : c+end]
+}
+
+// keep gives the bytes of the chunks that Receive has returned to the thread that still reads them:
+// it moves the packet memory to other addresses and leaves a copy. The copy is never released.
+func (s *xdpSocket) keep() error {
+	moved, err := unix.MremapPtr(unsafe.Pointer(&s.umem[0]), 0, nil, uintptr(len(s.umem)), unix.MREMAP_MAYMOVE)
+	if err != nil {
+		return os.NewSyscallError("mremap", err)
+	}
+	left, err := unix.MmapPtr(-1, 0, nil, uintptr(len(s.umem)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return os.NewSyscallError("mmap", err)
+	}
+	for _, c := range s.held {
+		copy(unsafe.Slice((*byte)(unsafe.Add(left, c)), xdpChunk), s.umem[c:c+xdpChunk])
+	}
+	size := uintptr(len(s.umem))
+	if _, err := unix.MremapPtr(left, size, unsafe.Pointer(&s.umem[0]), size, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED); err != nil {
+		return os.NewSyscallError("mremap", err)
+	}
+	s.umem = unsafe.Slice((*byte)(moved), size)
+	return nil
+}
+
+// reap frees the slots that the kernel has sent.
+func (s *xdpSocket) reap() {
+	n := s.completion.ready()
+	for i := range n {
+		s.finish(*s.completion.entry(i))
+	}
+	s.completion.publish(n)
+}
+
+// finish notes that the kernel does not need a piece any more.
+func (s *xdpSocket) finish(addr uint64) {
+	slot := (addr - uint64(s.rxChunks*xdpChunk)) / xdpSlot
+	if slot >= uint64(len(s.inFlight)) || s.inFlight[slot] == 0 {
+		return
+	}
+	if s.inFlight[slot]--; s.inFlight[slot] == 0 {
+		s.free = append(s.free, int32(slot))
+	}
+}
+
+// hasSlot reports whether there is room for a frame.
+func (s *xdpSocket) hasSlot() bool {
+	if len(s.free) == 0 {
+		s.reap()
+	}
+	return len(s.free) > 0 && s.tx.ready() >= xdpSlot/xdpChunk
+}
+
+// xdpPieces returns in how many pieces a frame of n bytes is sent.
+func xdpPieces(n int) int { return (n + xdpChunk - 1) / xdpChunk }
+
+// push queues a frame of n bytes and returns the room for them. hasSlot must have returned true.
+func (s *xdpSocket) push(n int) []byte {
+	last := len(s.free) - 1
+	slot := s.free[last]
+	s.free = s.free[:last]
+	addr, pieces := s.rxChunks*xdpChunk+int(slot)*xdpSlot, xdpPieces(n)
+	if pieces == 1 {
+		addr += min(int(slot)%xdpShifts*xdpShift, xdpChunk-n)
+	}
+	s.inFlight[slot] = uint8(pieces)
+	for i := range pieces {
+		d := s.tx.entry(i)
+		*d = unix.XDPDesc{Addr: uint64(addr + i*xdpChunk), Len: uint32(min(n-i*xdpChunk, xdpChunk))}
+		if i < pieces-1 {
+			d.Options = unix.XDP_PKT_CONTD
+		}
+	}
+	s.tx.publish(pieces)
+	return s.umem[addr : addr+n : addr+n]
+}
+
+// waits reports whether frames are queued that the kernel sends in a system call only.
+func (s *xdpSocket) waits() bool { return s.tx.pending() > 0 && s.tx.needsWakeup() }
+
+// kick makes the kernel send what is queued. What it has no room for stays queued, and everything
+// while the interface is down.
+func (s *xdpSocket) kick() {
+	for tries := s.tx.pending()/s.budget + 1; tries > 0 && s.waits(); tries-- {
+		_, _, e := unix.Syscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+		if e != unix.EAGAIN && e != unix.EINTR {
+			return
+		}
+	}
+}
