@@ -247,7 +247,8 @@ func (e *Engine) emit() (busy bool) {
 			busy = true
 		}
 	}
-	// What a link holds is known only after all have sent: one device's frames are in another's link.
+	// What a link holds is known only after all have sent: one device's frames are in another's
+	// link.
 	if !slices.ContainsFunc(e.devices, func(d *Device) bool { return wire.HoldsReferences(d.link) }) {
 		e.io.ReleaseReads() // frames that wait for a link are copies
 	}

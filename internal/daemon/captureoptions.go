@@ -107,9 +107,9 @@ func (o *RecordOptions) Check() error {
 	return nil
 }
 
-// optionStart matches what begins an option in the text of a capture: a word and "=", or the name of
-// an option without a value, which is an error. A doubled comma is not one. Other commas belong to
-// the name of the file or to conditions.
+// optionStart matches what begins an option in the text of a capture: a word and "=", or the name
+// of an option without a value, which is an error. A doubled comma is not one. Other commas belong
+// to the name of the file or to conditions.
 var optionStart = regexp.MustCompile(`,,|,\s*[A-Za-z_-]+\s*=|,\s*(` + strings.Join(optionNames(), "|") + `)\s*(,|$)`)
 
 // nameStart matches the part of a name in which no option begins: directories, and what precedes

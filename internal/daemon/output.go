@@ -18,8 +18,8 @@ import (
 // new file is for its user alone. An existing file is truncated; it may also be a device or a FIFO.
 // A FIFO without a reader gives ENXIO, and a write to one does not block a thread.
 //
-// The name of a descriptor of this process, such as /dev/stdout, is that descriptor and is not opened
-// anew: the file keeps its contents, its offset and O_APPEND, and may be a socket.
+// The name of a descriptor of this process, such as /dev/stdout, is that descriptor and is not
+// opened again: the file keeps its contents, its offset and O_APPEND, and may be a socket.
 //
 // In a directory that everyone can write to, such as /tmp, a file, FIFO or symbolic link of another
 // user is refused: it may be there to receive the capture, or to have it overwrite another file.
@@ -63,8 +63,8 @@ func openOutput(path string) (f *os.File, created bool, err error) {
 	return f, false, nil
 }
 
-// descriptorNames are the file names that refer to a descriptor of the process that uses them; those
-// that end in a slash are followed by its number.
+// descriptorNames are the file names that refer to a descriptor of the process that uses them;
+// those that end in a slash are followed by its number.
 var descriptorNames = map[string]string{
 	"/dev/fd/": "", "/proc/self/fd/": "", "/proc/thread-self/fd/": "", "/dev/stdin": "0", "/dev/stdout": "1", "/dev/stderr": "2",
 }

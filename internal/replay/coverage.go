@@ -33,8 +33,8 @@ func (r *Report) unpaired(ds []*conversation.Direction) {
 }
 
 // Incomplete returns why "no differences" would say too much: nothing was compared, at all or of a
-// stream, or there are requests and replies that could not be brought together. It returns nil if all of RC was compared
-// that can be.
+// stream, or there are requests and replies that could not be brought together. It returns nil if
+// all of RC was compared that can be.
 func (r *Report) Incomplete() []string {
 	var why []string
 	switch {

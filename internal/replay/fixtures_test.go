@@ -178,7 +178,7 @@ func TestLongRetransmissionAtBeginningReplaysWithoutDifference(t *testing.T) {
 // A capture that shows a retransmission of what was sent before it does not excuse a responder that
 // replies wrongly to everything: its replies differ, or the report says that the stream was not
 // compared, also if there is another one.
-func TestRetransmissionAtBeginningExcusesNoResponder(t *testing.T) {
+func TestRetransmissionAtBeginningHidesNoWrongResponder(t *testing.T) {
 	const other = "ip6-read-bw.pcap"
 	for _, f := range []string{"loss-send-resp.pcap", "loss-write-resp.pcap", "loss-read-req.pcap", "loss-read-resp.pcap"} {
 		ps := load(t, f)

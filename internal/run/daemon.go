@@ -179,7 +179,7 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 		if file == "-" {
 			file = "/dev/stdout"
 		}
-		// A descriptor is passed and not opened anew: the file may be a socket or of another user,
+		// A descriptor is passed and not opened again: the file may be a socket or of another user,
 		// and it must keep its contents.
 		if fd, ok := daemon.Descriptor(file); ok {
 			f, err := daemon.Duplicate(fd, file)
