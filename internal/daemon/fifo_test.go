@@ -103,10 +103,11 @@ func TestBlockingCaptureDoesNotDelayClose(t *testing.T) {
 	wr := verbs.SendWR{Opcode: verbs.WRRDMAWrite, SendFlags: verbs.SendSignaled,
 		SGList: []verbs.SGE{a.mr.SGE(0, 1<<16)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 	var wc [16]verbs.WC
-	full := func() bool { // the engine waits with the next packet
+	const frame = 4096 + 128 // with all headers, at most
+	full := func() bool {    // the engine waits with the next packet of data
 		d.capture.mu.Lock()
 		defer d.capture.mu.Unlock()
-		return len(d.capture.pending.data)+4096 > maxPending
+		return len(d.capture.pending.data)+frame > maxPending
 	}
 	for ctx := testContext(t); !full(); {
 		a.qp.PostSend(wr) // fails while the queue is full
