@@ -12,6 +12,7 @@ import (
 // once over each address family. If the kernel serves, even rows use IPv4 and odd rows IPv6; if it
 // connects, it is the other way round. With another kernel than the stable one, a row runs in one
 // role: even rows where the kernel serves. Slow rows run in the other role with the stable kernel.
+// One row runs at a time, since the guest has one processor.
 func TestProgramsWithKernel(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces and a guest's network")
 	harness.Links[0].Exclusive.Acquire(t)
@@ -30,7 +31,6 @@ func TestProgramsWithKernel(t *testing.T) {
 				patient := r
 				patient.options += " " + r.family.slowPeerOptions
 				t.Run(fmt.Sprintf("%s/%s/%s", r.name(), v.Name, role), func(t *testing.T) {
-					t.Parallel()
 					patient.run(t, client, server, v.IPv6)
 				})
 			}
