@@ -102,14 +102,16 @@ func (e *Engine) loop(ctx context.Context) {
 // sleep.
 func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) {
 	e.setAsleep(1)
-	defer e.setAsleep(0)
+	// A deferred call would clear the flag of the thread that takes the engine over in this step.
 	next, busy := e.Step(start)
 	now = e.config.Clock()
 	if busy || ctx.Err() != nil || e.mail.waiting.Load() || next != 0 && next <= now {
+		e.setAsleep(0)
 		e.busy.Add(now - start)
 		return now, true
 	}
 	e.poll.wait(now, next)
+	e.setAsleep(0)
 	woken := e.config.Clock()
 	e.asleep.Add(woken - now)
 	return woken, false
