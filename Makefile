@@ -14,6 +14,7 @@ TORTURE ?= 10m
 E2E_KERNEL ?= linux-image-amd64
 E2E_RUN ?= .
 E2E_TIMEOUT ?= 30m
+BENCH ?=
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 
@@ -27,11 +28,11 @@ RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/
 	./internal/check/... ./internal/replay/... ./internal/liveplay/... ./internal/control/... ./internal/abi ./internal/daemon/... \
 	./internal/run/... ./internal/show/... ./internal/metrics/...
 
-.PHONY: help build libs install deb test e2e matrix simulate soak torture demo bench fuzz lint race coverage mutate clean
+.PHONY: help build libs install deb test e2e matrix simulate soak torture demo bench bench-check fuzz lint race coverage mutate clean
 
 help: ## this list
-	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | \
-		while IFS='	' read -r target text; do printf 'make %-10s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | \
+		while IFS='	' read -r target text; do printf 'make %-12s %s\n' "$$target" "$$text"; done
 
 build: libs ## bin/softroce, with the libraries in it
 	@scripts/setup build
@@ -110,9 +111,13 @@ demo: build ## a daemon, two clients, all RC operations, demo.pcapng
 	@scripts/setup demo
 	scripts/demo
 
-bench: build ## RDMA WRITE and TCP on the same veth pair (root)
+bench: build ## softroce beside TCP, UCX and the kernel; also in bench.json; BENCH="-rows …" (root)
 	@scripts/setup bench
-	scripts/bench
+	go build -o bin/ ./scripts/bench
+	bin/bench -o bench.json $(BENCH)
+
+bench-check: override BENCH += -check scripts/bench/recorded.json
+bench-check: bench ## the same, and fails if a ratio is worse than the recorded one by a quarter (root)
 
 clean: ## remove what was built
 	rm -rf bin dist demo.pcapng internal/run/lib/*

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestOutputsOfPrograms(t *testing.T) {
+	for _, c := range []struct {
+		name, unit, out string
+		parse           func(out, unit string) (sample, error)
+		want            sample
+	}{
+		{
+			"bandwidth", gbps, ` #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 65536      5000             16.26              7.77   		   0.014820
+---------------------------------------------------------------------------------------
+`, parsePerftest, sample{value: 7.77},
+		},
+		{"rate", mega, " 8          100000           0.00               0.03   		   0.460000\n", parsePerftest, sample{value: 0.46}},
+		{
+			"latency", micros, ` #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]
+ 8       20000          8.45           85048.96      34.80    	       89.29       	-nan   		791.18  		5078.41
+`, parsePerftest, sample{value: 34.8, mean: 89.29},
+		},
+		{"UCX bandwidth", gbps, "Final:  20000  6.463  391.490  1256.912  159.65  1000.00  2554  796\n", parseUCX, sample{value: 8.388608}},
+		{"UCX rate", mega, "        20000  6.463  391.490  1256.912  159.65  49.73  2554  500000\n", parseUCX, sample{value: 0.5}},
+		{"UCX latency", micros, "20000  11.024  90.899  369.368  0.08  0.02  11001  2707\n", parseUCX, sample{value: 11.024, mean: 369.368}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := c.parse(c.out, c.unit)
+			if err != nil || got != c.want {
+				t.Errorf("%+v, %v, want %+v", got, err, c.want)
+			}
+			if s, err := c.parse("Couldn't connect to 10.79.0.2:18515\n", c.unit); err == nil {
+				t.Errorf("an error message is a result: %+v", s)
+			}
+		})
+	}
+	bits, bytes, err := parseIperf3(`{"end": {"sum_received": {"bytes": 3000, "bits_per_second": 24000.5}}}`)
+	if bits != 24000.5 || bytes != 3000 || err != nil {
+		t.Errorf("iperf3: %v bit/s, %v bytes, %v", bits, bytes, err)
+	}
+	if _, _, err := parseIperf3(`{"start": {}, "end": {}, "error": "unable to connect"}`); err == nil {
+		t.Error("an error of iperf3 is a result")
+	}
+}
+
+func TestRunsTakeAboutAsLongAsTheyShould(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		m    measurement
+		s    sample
+		want int
+	}{
+		{"64 KiB at 8.192 Gb/s", measurement{unit: gbps, size: 64000}, sample{value: 8.192}, 32000},
+		{"messages", measurement{unit: mega, size: 8}, sample{value: 0.5}, 1000000},
+		{"round trips", measurement{unit: micros, size: 8}, sample{value: 5, mean: 10}, 100000},
+		{"slow ones", measurement{unit: mega, size: 8, first: 2000}, sample{value: 1e-5}, 2000},
+	} {
+		if got := c.m.countFor(c.s, 2*time.Second); got != c.want {
+			t.Errorf("%s: %d operations in 2 s, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+func TestCompareFindsRatiosThatFell(t *testing.T) {
+	one := func(name string, ratio float64, lower bool) result {
+		return result{Name: name, Ratio: ratio, Lower: lower, Of: figures{Runs: 5}}
+	}
+	recorded := &report{Rows: []result{one("rate", 1, false), one("time", 1, true)}}
+	for _, c := range []struct {
+		rate, time float64
+		want       string
+	}{
+		{0.76, 1.3, ""},
+		{2, 0.5, ""},
+		{0.74, 1, "rate: the ratio is 0.74, recorded is 1.00"},
+		{1, 1.4, "time: the ratio is 1.40, recorded is 1.00"},
+	} {
+		r := &report{Rows: []result{one("rate", c.rate, false), one("time", c.time, true), one("new", 0.1, false)}}
+		got := ""
+		if err := r.compare(recorded); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("rate %v, time %v: %q, want %q", c.rate, c.time, got, c.want)
+		}
+	}
+}
+
+func TestWriteKeepsRowsThatWereNotMeasured(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "bench.json")
+	at := func(i int, ratio float64) result {
+		return result{Name: rows[i].name, Ratio: ratio, Of: figures{Runs: 5}}
+	}
+	failed := at(2, 0)
+	failed.Of.Runs = 0
+	for _, r := range []*report{{Rows: []result{at(0, 1), at(2, 3)}}, {Rows: []result{at(1, 2), failed}}, {Rows: []result{at(0, 4)}}} {
+		if err := r.write(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := readReport(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []result{at(0, 4), at(1, 2), at(2, 3)}
+	if len(r.Rows) != len(want) {
+		t.Fatalf("rows %+v, want %+v", r.Rows, want)
+	}
+	for i, res := range r.Rows {
+		if res != want[i] {
+			t.Errorf("row %+v, want %+v", res, want[i])
+		}
+	}
+}
+
+func TestRowsHaveNamesOfTheirOwn(t *testing.T) {
+	seen := map[string]bool{}
+	for _, r := range rows {
+		if seen[r.name] || strings.TrimSpace(r.name) == "" {
+			t.Errorf("two rows are named %q", r.name)
+		}
+		seen[r.name] = true
+	}
+}

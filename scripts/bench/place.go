@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"softroce/e2e/harness"
+	"softroce/verbs"
+)
+
+// A place is where the two programs of a measurement run: on the NICs of one daemon, or on those of
+// two daemons at the ends of a veth pair.
+type place struct {
+	mtu    int    // of the veth pair; 0: one daemon
+	memory string // softroce run --memory, unless it is the default
+}
+
+// An end is where one of the two programs runs.
+type end struct {
+	namespace string
+	prefix    []string // of the command line
+	host      string   // address at which the other end reaches its TCP servers
+	device    string   // NIC; empty without softroce
+	socket    string   // of its daemon
+}
+
+// A testbed is a place with its daemons. The client runs at the first end.
+type testbed struct {
+	ends    [2]end
+	daemons []*process
+}
+
+// A process is a running program.
+type process struct {
+	cmd    *exec.Cmd
+	output buffer
+	ended  chan error
+}
+
+// A buffer collects the output of a process, which may be read before the process ends.
+type buffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// start starts a command in the namespace of an end. It is killed when ctx ends.
+func (e *end) start(ctx context.Context, argv ...string) (*process, error) {
+	argv = append(append([]string{"netns", "exec", e.namespace}, e.prefix...), argv...)
+	p := &process{cmd: exec.CommandContext(ctx, "ip", argv...), ended: make(chan error, 1)}
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	p.cmd.WaitDelay = time.Second
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { p.ended <- p.cmd.Wait() }()
+	return p, nil
+}
+
+// wait waits for the end of a process and returns what it printed.
+func (p *process) wait(ctx context.Context) (string, error) {
+	err := <-p.ended
+	p.ended <- err
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", p.name(), errors.Join(err, context.Cause(ctx)), p.output.String())
+	}
+	return p.output.String(), nil
+}
+
+// name is the command line without the namespace.
+func (p *process) name() string { return strings.Join(p.cmd.Args[4:], " ") }
+
+// listening waits until a process listens on a TCP port.
+func (p *process) listening(ctx context.Context, port int) error {
+	return p.until(ctx, func() bool { return harness.Listens(p.cmd.Process.Pid, port) })
+}
+
+func (p *process) until(ctx context.Context, ready func() bool) error {
+	for !ready() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w: %s", p.name(), context.Cause(ctx), p.output.String())
+		case err := <-p.ended:
+			p.ended <- err
+			return fmt.Errorf("%s ended early: %w: %s", p.name(), err, p.output.String())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// cpu returns the processor time of a running process.
+func (p *process) cpu() (time.Duration, error) {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "stat"))
+	if err != nil {
+		return 0, err
+	}
+	// The name of the program is in parentheses and may contain spaces.
+	_, after, _ := strings.Cut(string(b), ") ")
+	fields := strings.Fields(after)
+	user, err1 := strconv.Atoi(fields[11])
+	system, err2 := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * (time.Second / ticks), errors.Join(err1, err2)
+}
+
+// ticks are the units of times in /proc in a second (USER_HZ, which is the same everywhere).
+const ticks = 100
+
+// spent returns the processor time of a process that has ended.
+func (p *process) spent() time.Duration {
+	return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
+}
+
+// open starts the daemons of a place.
+func (b *bench) open(ctx context.Context, p place) (*testbed, error) {
+	s := &testbed{}
+	sockets, nics := []string{"/run/ab"}, [][]string{nil}
+	if p.mtu != 0 {
+		nic := []string{"--nic", "rdma0=auto:" + interfaceName(p.mtu)}
+		sockets, nics = []string{"/run/a", "/run/b"}, [][]string{nic, nic}
+	}
+	for i, socket := range sockets {
+		e := end{namespace: namespaces[i]}
+		d, err := e.start(ctx, append([]string{b.softroce, "daemon", "--socket", socket}, nics[i]...)...)
+		if err != nil {
+			s.close()
+			return nil, err
+		}
+		s.daemons = append(s.daemons, d)
+		err = d.until(ctx, func() bool {
+			c, err := verbs.Open(ctx, "", verbs.WithSocket(socket))
+			if err == nil {
+				c.Close()
+			}
+			return err == nil
+		})
+		if err != nil {
+			s.close()
+			return nil, err
+		}
+	}
+	for i := range s.ends {
+		e := &s.ends[i]
+		if p.mtu == 0 {
+			*e = end{namespace: namespaces[0], host: "127.0.0.1", device: fmt.Sprint("softroce", i), socket: sockets[0]}
+		} else {
+			*e = end{namespace: namespaces[i], host: address(p.mtu, i), device: "rdma0", socket: sockets[i]}
+		}
+		e.prefix = []string{b.softroce, "run", "-q", "--socket", e.socket, "--device", e.device}
+		if p.memory != "" {
+			e.prefix = append(e.prefix, "--memory="+p.memory)
+		}
+		e.prefix = append(e.prefix, "--")
+	}
+	return s, nil
+}
+
+// withoutDaemon returns the ends of a place for programs that use TCP.
+func (p place) withoutDaemon() *testbed {
+	s := &testbed{}
+	for i := range s.ends {
+		if p.mtu == 0 {
+			s.ends[i] = end{namespace: namespaces[0], host: "127.0.0.1"}
+		} else {
+			s.ends[i] = end{namespace: namespaces[i], host: address(p.mtu, i)}
+		}
+	}
+	return s
+}
+
+// close ends the daemons.
+func (s *testbed) close() {
+	for _, d := range s.daemons {
+		d.cmd.Process.Signal(syscall.SIGTERM)
+		<-d.ended
+	}
+}
+
+// cpu returns the processor time of the daemons.
+func (s *testbed) cpu() (sum time.Duration, err error) {
+	for _, d := range s.daemons {
+		t, e := d.cpu()
+		sum, err = sum+t, errors.Join(err, e)
+	}
+	return sum, err
+}
+
+// exchange runs a server and then its client, and returns what the client printed and the processor
+// time that the daemons used meanwhile. The client's command line gets the server's address.
+func (s *testbed) exchange(ctx context.Context, port int, server []string, client func(host string) []string) (string, time.Duration, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	serving, err := s.ends[1].start(ctx, server...)
+	if err != nil {
+		return "", 0, err
+	}
+	if err := serving.listening(ctx, port); err != nil {
+		return "", 0, err
+	}
+	before, err := s.cpu()
+	if err != nil {
+		return "", 0, err
+	}
+	p, err := s.ends[0].start(ctx, client(s.ends[1].host)...)
+	if err != nil {
+		return "", 0, err
+	}
+	out, err := p.wait(ctx)
+	after, cpuErr := s.cpu()
+	if err != nil {
+		return "", 0, fmt.Errorf("%w\nserver: %s", err, serving.output.String())
+	}
+	if _, err := serving.wait(ctx); err != nil {
+		return "", 0, err
+	}
+	return out, after - before, cpuErr
+}

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"golang.org/x/sys/unix"
+)
+
+// A report is the JSON of a run.
+type report struct {
+	Machine string   `json:"machine"`
+	Rows    []result `json:"rows"`
+}
+
+// A result is a row of a report.
+type result struct {
+	Name   string  `json:"name"`
+	Unit   string  `json:"unit"`
+	Of     figures `json:"softroce"`
+	Beside figures `json:"beside"`
+	Ratio  float64 `json:"ratio"` // of the medians
+	Lower  bool    `json:"lower_is_better,omitempty"`
+	Floor  float64 `json:"floor"`
+	Goal   float64 `json:"goal"`
+	Commit string  `json:"commit,omitempty"`
+
+	err error
+}
+
+// Figures are what repeated runs of a measurement have found.
+type figures struct {
+	Name   string  `json:"name,omitempty"`
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+	CPU    float64 `json:"cpu_seconds,omitempty"` // for each GiB or million messages, median
+	Runs   int     `json:"runs"`
+}
+
+// result returns a row of the report.
+func (b *bench) result(r row) result {
+	res := result{Name: r.name, Unit: r.of.unit, Lower: r.lower, Floor: r.floor, Goal: r.goal, Commit: commit()}
+	if r.what == cpu {
+		res.Unit = "s/GiB"
+	}
+	res.Of = b.figures(r.of, r.what)
+	res.err = b.results[r.of].err
+	res.Ratio = res.Of.Median
+	if r.beside != nil {
+		res.Beside = b.figures(r.beside, r.what)
+		res.err = cmp.Or(res.err, b.results[r.beside].err)
+		res.Ratio = 0
+		if res.Beside.Median > 0 {
+			res.Ratio = res.Of.Median / res.Beside.Median
+		}
+	}
+	return res
+}
+
+func (b *bench) figures(m *measurement, what quantity) figures {
+	var values, cpus []float64
+	for _, s := range b.results[m].samples {
+		values, cpus = append(values, s.of(what)), append(cpus, s.cpu)
+	}
+	f := figures{Name: m.name, Runs: len(values)}
+	if f.Runs > 0 {
+		f.Median, f.Min, f.Max = median(values), slices.Min(values), slices.Max(values)
+		if what == value {
+			f.CPU = median(cpus)
+		}
+	}
+	return f
+}
+
+func median(list []float64) float64 {
+	list = slices.Sorted(slices.Values(list))
+	n := len(list)
+	return (list[(n-1)/2] + list[n/2]) / 2
+}
+
+// newReport returns a report without rows.
+func newReport() *report { return &report{Machine: machine()} }
+
+// machine describes the machine in general terms.
+func machine() string {
+	var u unix.Utsname
+	unix.Uname(&u)
+	release := regexp.MustCompile(`^\d+\.\d+`).FindString(unix.ByteSliceToString(u.Release[:]))
+	info, _ := os.ReadFile("/proc/cpuinfo")
+	model := "unknown processor"
+	if m := regexp.MustCompile(`(?m)^model name\s*: (.*)$`).FindSubmatch(info); m != nil {
+		model = string(m[1])
+	}
+	kind := ""
+	if bytes.Contains(info, []byte(" hypervisor ")) {
+		kind = "virtual machine, "
+	}
+	return fmt.Sprintf("%s%s, %d processors, Linux %s, %s", kind, model, runtime.NumCPU(), release, runtime.Version())
+}
+
+// commit returns the commit of the tree, or nothing outside of a repository.
+func commit() string {
+	out, err := exec.Command("git", "describe", "--always", "--dirty", "--exclude=*").Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func readReport(file string) (*report, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	r := &report{}
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return r, nil
+}
+
+// write writes the report. Rows of the file that were not measured stay.
+func (r *report) write(file string) error {
+	old, err := readReport(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	merged := &report{Machine: r.Machine}
+	for _, row := range rows {
+		for _, from := range []*report{r, old} {
+			if res := from.row(row.name); res != nil && res.Of.Runs > 0 {
+				merged.Rows = append(merged.Rows, *res)
+				break
+			}
+		}
+	}
+	b, err := json.MarshalIndent(merged, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(b, '\n'), 0o644)
+}
+
+// row returns the row with a name, or nil.
+func (r *report) row(name string) *result {
+	if r == nil {
+		return nil
+	}
+	i := slices.IndexFunc(r.Rows, func(res result) bool { return res.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &r.Rows[i]
+}
+
+// table returns the rows as a table in Markdown.
+func (r *report) table() string {
+	var b strings.Builder
+	t := tabwriter.NewWriter(&b, 0, 0, 1, ' ', 0)
+	fmt.Fprintln(t, "| row\t| softroce\t| beside it\t| ratio\t| floor\t| goal\t| CPU\t| CPU beside\t|")
+	fmt.Fprintln(t, "|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|")
+	for _, res := range r.Rows {
+		relation := "≥"
+		if res.Lower {
+			relation = "≤"
+		}
+		missed := ""
+		if res.missesFloor() {
+			missed = " **misses**"
+		}
+		fmt.Fprintf(t, "| %s\t| %s\t| %s\t| %s%s\t| %s %s\t| %s %s\t| %s\t| %s\t|\n", res.Name, res.Of.text(res.Unit),
+			res.Beside.named(res.Unit), significant(res.Ratio), missed, relation, significant(res.Floor), relation,
+			significant(res.Goal), res.Of.cpu(), res.Beside.cpu())
+	}
+	t.Flush()
+	return b.String()
+}
+
+func (r *result) missesFloor() bool {
+	return r.Of.Runs > 0 && (r.Lower && r.Ratio > r.Floor || !r.Lower && r.Ratio < r.Floor)
+}
+
+func (f figures) text(unit string) string {
+	if f.Runs == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s (%s to %s) %s", significant(f.Median), significant(f.Min), significant(f.Max), unit)
+}
+
+func (f figures) named(unit string) string {
+	if f.Name == "" {
+		return ""
+	}
+	return f.Name + ": " + f.text(unit)
+}
+
+func (f figures) cpu() string {
+	if f.CPU == 0 {
+		return ""
+	}
+	return significant(f.CPU)
+}
+
+// significant formats a number with three significant digits.
+func significant(v float64) string {
+	switch {
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+// failures returns an error for each row that has a run that failed.
+func (r *report) failures() (err error) {
+	for _, res := range r.Rows {
+		if res.err != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", res.Name, res.err))
+		}
+	}
+	return err
+}
+
+// fallen is the part of a recorded ratio that a ratio may lose.
+const fallen = 0.25
+
+// compare returns an error for each row whose ratio is worse than the recorded one by more than a
+// quarter.
+func (r *report) compare(recorded *report) (err error) {
+	for _, res := range r.Rows {
+		was := recorded.row(res.Name)
+		if was == nil || res.Of.Runs == 0 {
+			continue
+		}
+		if was.Lower && res.Ratio > was.Ratio/(1-fallen) || !was.Lower && res.Ratio < was.Ratio*(1-fallen) {
+			err = errors.Join(err, fmt.Errorf("%s: the ratio is %s, recorded is %s", res.Name, significant(res.Ratio), significant(was.Ratio)))
+		}
+	}
+	return err
+}
