@@ -1,6 +1,7 @@
 package conversation
 
 import (
+	"slices"
 	"time"
 
 	"softroce/capture"
@@ -37,22 +38,80 @@ func furtherViews(ps capture.Packets) []bool {
 	return further
 }
 
-// mirrorCopies returns the copies of packets that a mirror port made, none if it made none.
+// mirrorCopies returns the copies of packets that a mirror port made, none if it made none. Where the
+// sender does not number its packets, one that it sent again, or that the network duplicated, may lie
+// between a packet and its copy: the copy is the one whose delay is nearest to that of most copies.
 func mirrorCopies(ps capture.Packets) map[*capture.Packet]bool {
-	copies := map[*capture.Packet]bool{}
-	alone := map[viewKey]*capture.Packet{} // the latest packet without a copy
-	mirrored := map[viewKey]bool{}
+	var keys []viewKey
+	same := map[viewKey]capture.Packets{}
 	for _, p := range ps {
 		k := viewKey{p.ICRC(), p.DestQP, p.PSN, p.ID, anyInterface}
-		if before := alone[k]; before != nil && p.Time.Sub(before.Time) < maxMirrorDelay {
-			copies[p], mirrored[k] = true, true
-			delete(alone, k)
-		} else {
-			alone[k] = p
+		if same[k] == nil {
+			keys = append(keys, k)
+		}
+		same[k] = append(same[k], p)
+	}
+	delay := mirrorDelay(same)
+	copies := map[*capture.Packet]bool{}
+	mirrored, alone := 0, 0 // different packets with a copy, and without one
+	for _, k := range keys {
+		c := copiesOf(same[k], delay)
+		if len(c) > 0 {
+			mirrored++
+		}
+		if 2*len(c) < len(same[k]) {
+			alone++
+		}
+		for _, p := range c {
+			copies[p] = true
 		}
 	}
-	if n := len(mirrored); n < 2 || len(alone) > 0 && (n <= fewMirrored || len(alone) > n/10) {
+	if mirrored < 2 || alone > 0 && (mirrored <= fewMirrored || alone > mirrored/10) {
 		return nil
+	}
+	return copies
+}
+
+// mirrorDelay returns the median time between a packet and its copy, of the packets that are there
+// exactly twice.
+func mirrorDelay(same map[viewKey]capture.Packets) time.Duration {
+	var delays []time.Duration
+	for _, ps := range same {
+		if len(ps) == 2 {
+			if d := ps[1].Time.Sub(ps[0].Time); d < maxMirrorDelay {
+				delays = append(delays, d)
+			}
+		}
+	}
+	if len(delays) == 0 {
+		return 0
+	}
+	slices.Sort(delays)
+	return delays[len(delays)/2]
+}
+
+// copiesOf returns which of the same packets are copies, made after about a delay, of others. The
+// copies have the order of their packets.
+func copiesOf(same capture.Packets, delay time.Duration) (copies capture.Packets) {
+	isCopy := make([]bool, len(same))
+	next := 0 // after the copy of the packet before
+	for i, p := range same {
+		if isCopy[i] {
+			continue
+		}
+		best, off := 0, time.Duration(0)
+		for next = max(next, i+1); next < len(same); next++ {
+			d := same[next].Time.Sub(p.Time)
+			o := (d - delay).Abs()
+			if d >= maxMirrorDelay || best != 0 && o >= off {
+				break
+			}
+			best, off = next, o
+		}
+		if best != 0 {
+			isCopy[best] = true
+			copies = append(copies, same[best])
+		}
 	}
 	return copies
 }

@@ -3,7 +3,6 @@ package replay_test
 import (
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -53,9 +52,6 @@ func TestMirroredCaptureReplaysWithoutDifference(t *testing.T) {
 	for name, with := range identifications(t) {
 		for _, later := range []time.Duration{0, 3 * time.Microsecond, 20 * time.Microsecond} {
 			for _, f := range allFixtures(t) {
-				if name == "zero" && later > 0 && strings.HasPrefix(f, "dup-") {
-					continue // copies of copies cannot be distinguished
-				}
 				r := packets(t, mirrored(with(load(t, f)), later), replay.Options{})
 				if r.Differences() != 0 {
 					t.Errorf("%s, Identifications %s, copies after %v:\n%v", f, name, later, r)
