@@ -34,7 +34,7 @@ func (s *stream) reply(p *judgedPacket, when conversation.Lateness) {
 		return
 	}
 	if !isLate {
-		s.judgeExcessRead(seq)
+		s.judgeExcessRead(p, seq)
 	}
 	switch p.info.Kind {
 	case packet.KindReadResponse:

@@ -113,14 +113,16 @@ type readLimit struct {
 }
 
 // An excessRead is a READ or atomic that is one too many, unless the capture lacks the response to
-// an earlier one: the next reply shows that.
+// an earlier one, or has it late: the next reply shows that.
 type excessRead struct {
 	no        int // packet number, 0 if there is none
+	at        int64
 	name      string
 	opcode    packet.Opcode
 	psn       uint32
 	open      int   // how many have no response
 	oldestEnd int64 // PSN after the oldest of them
+	oldestAt  int64
 }
 
 // checkReads judges whether r, a new READ or atomic, is one too many.
@@ -137,17 +139,20 @@ func (s *stream) checkReads(p *judgedPacket, r *request) {
 		return q == nil || q.Seq != seq || q.isAnswered() || q.reported || q.Seq <= s.positive
 	})
 	if len(l.open) > l.most && l.held.no == 0 && s.certain(l.open[0]) {
-		l.held = excessRead{p.No, p.name, p.Opcode, p.PSN, len(l.open), s.requestAt(l.open[0]).End()}
+		oldest := s.requestAt(l.open[0])
+		l.held = excessRead{p.No, p.at, p.name, p.Opcode, p.PSN, len(l.open), oldest.End(), oldest.at}
 	}
 }
 
-// judgeExcessRead reports the READ or atomic that is one too many, if a reply with the PSN seq does
-// not pass over the oldest without a response: that one was still outstanding.
-func (s *stream) judgeExcessRead(seq int64) {
+// judgeExcessRead reports the READ or atomic that is one too many, if the reply p does not pass over
+// the oldest without a response: that one was still outstanding. A mirror port may delay one
+// direction, so that the requester seems not to have waited for the reply. That is possible if it
+// waited for more than half of the time until the reply.
+func (s *stream) judgeExcessRead(p *judgedPacket, seq int64) {
 	l := &s.reads
 	h := l.held
 	l.held = excessRead{}
-	if h.no == 0 || seq >= h.oldestEnd || s.blind {
+	if h.no == 0 || seq >= h.oldestEnd || p.at-h.at < h.at-h.oldestAt || s.blind {
 		return
 	}
 	l.known = false // it is reported once

@@ -151,9 +151,18 @@ func TestInterruptedPassDoesNotReplaceTheReport(t *testing.T) {
 }
 
 // A READ is one too many if the one before it has no response, but not if the capture program
-// dropped the response.
+// dropped the response, or a mirror port delayed it for less time than it took.
 func TestExcessReadNeedsCapturedResponse(t *testing.T) {
-	for _, dropped := range []bool{false, true} {
+	const µs = time.Microsecond
+	for _, c := range []struct {
+		name   string
+		change func(t *recording, second int) // of the second READ, which the first one's response follows
+		want   int
+	}{
+		{"sent at once", func(t *recording, second int) {}, 1},
+		{"response dropped", func(t *recording, second int) { t.drop(second + 1) }, 0},
+		{"response captured late", func(t *recording, second int) { t.rs[second].Time = t.rs[second+1].Time.Add(-4 * µs) }, 0},
+	} {
 		tp := load(t, "cm-rping") // its REPs grant one READ
 		read := tp.nth(readReq, 0)
 		want := tp.parse(read)
@@ -162,14 +171,13 @@ func TestExcessReadNeedsCapturedResponse(t *testing.T) {
 		tp.edit(read+3, func(p *capture.Packet) {
 			p.Opcode, p.Payload = readOnly, response.Payload
 		})
-		if dropped {
-			tp.drop(read + 1)
-		} else {
-			tp.swap(read+1, read+2)
-		}
+		tp.swap(read+1, read+2)
+		at := tp.rs[read].Time
+		tp.rs[read+1].Time, tp.rs[read+2].Time = at.Add(µs), at.Add(9*µs)
+		c.change(tp, read+1)
 		tp.number()
-		if n := tp.judge().ByRule[ruleReads.ID]; n != bit(!dropped) {
-			t.Errorf("response dropped: %v, %d violations of %s", dropped, n, ruleReads.ID)
+		if n := tp.judge().ByRule[ruleReads.ID]; n != c.want {
+			t.Errorf("%s: %d violations of %s, want %d", c.name, n, ruleReads.ID, c.want)
 		}
 	}
 }
