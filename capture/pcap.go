@@ -21,6 +21,7 @@ type pcap struct {
 	order binary.ByteOrder
 	tick  int64 // timestamps are in nanoseconds
 	link  LinkType
+	seen  uint64 // frames
 }
 
 func newPcap(s *source) (*pcap, error) {
@@ -54,6 +55,10 @@ func newPcap(s *source) (*pcap, error) {
 // lost implements format: the file does not say.
 func (f *pcap) lost() uint64 { return 0 }
 
+func (f *pcap) readAhead() error { return nil }
+
+func (f *pcap) interfaces() []Interface { return []Interface{{LinkType: f.link, Seen: f.seen}} }
+
 func (f *pcap) next() (Record, error) {
 	var b [pcapRecordLen]byte
 	offset := f.at
@@ -68,5 +73,6 @@ func (f *pcap) next() (Record, error) {
 		Time:     time.Unix(int64(f.order.Uint32(b[:])), int64(f.order.Uint32(b[4:]))*f.tick).UTC(),
 		LinkType: f.link, Length: int(f.order.Uint32(b[12:])), Offset: offset, Data: make([]byte, n),
 	}
+	f.seen++
 	return rec, f.more(rec.Data, offset, pcapRecordLen+int(n), "record")
 }

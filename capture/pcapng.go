@@ -24,7 +24,8 @@ const (
 	optionName       = 2
 	optionResolution = 9
 	optionOffset     = 14
-	optionDropped    = 5 // of interface statistics
+	optionReceived   = 4 // of interface statistics, as is the next
+	optionDropped    = 5
 
 	// byteOrderMark is in every section header.
 	byteOrderMark uint32 = 0x1a2b3c4d
@@ -32,13 +33,15 @@ const (
 
 type pcapng struct {
 	*source
-	order      binary.ByteOrder
-	interfaces []ngInterface // of this section
-	ended      uint64        // frames lost in the sections before
+	order binary.ByteOrder
+	list  []ngInterface // interfaces of this section
+	ended uint64        // frames lost in the sections before
 }
 
 type ngInterface struct {
 	name    string
+	frames  uint64 // that were read
+	seen    uint64 // as the file says, as is the next
 	lost    uint64
 	link    LinkType
 	snap    uint32
@@ -160,17 +163,44 @@ func (f *pcapng) section(b block) error {
 		return f.corrupt(b.in(4), "pcapng version %d", v)
 	}
 	f.ended = f.lost()
-	f.interfaces = nil
+	f.list = nil
 	return nil
 }
 
 // lost returns how many frames the capture lost, as far as the file has said.
 func (f *pcapng) lost() uint64 {
 	n := f.ended
-	for i := range f.interfaces {
-		n += f.interfaces[i].lost
+	for i := range f.list {
+		n += f.list[i].lost
 	}
 	return n
+}
+
+// readAhead implements format.
+func (f *pcapng) readAhead() error {
+	for f.r.Buffered() >= blockHeadLen {
+		head, err := f.r.Peek(blockHeadLen)
+		if err != nil || f.order.Uint32(head) != blockInterface || int64(f.order.Uint32(head[4:])) > int64(f.r.Buffered()) {
+			break
+		}
+		b, err := f.block()
+		if err != nil {
+			return err
+		}
+		if err := f.addInterface(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// interfaces returns those of this section.
+func (f *pcapng) interfaces() (l []Interface) {
+	for i := range f.list {
+		n := &f.list[i]
+		l = append(l, Interface{Name: n.name, LinkType: n.link, Seen: max(n.seen, n.frames+n.lost), Lost: n.lost})
+	}
+	return l
 }
 
 func (f *pcapng) addInterface(b block) error {
@@ -181,7 +211,7 @@ func (f *pcapng) addInterface(b block) error {
 	if err := f.options(b, 8, i.option); err != nil {
 		return err
 	}
-	f.interfaces = append(f.interfaces, i)
+	f.list = append(f.list, i)
 	return nil
 }
 
@@ -207,12 +237,16 @@ func (f *pcapng) options(b block, at int, apply func(order binary.ByteOrder, cod
 // count takes interface statistics into account, which count from the beginning of the capture. It
 // ignores what is not valid, since no frame depends on it.
 func (f *pcapng) count(b block) {
-	if len(b.body) < 12 || uint64(f.order.Uint32(b.body)) >= uint64(len(f.interfaces)) {
+	if len(b.body) < 12 || uint64(f.order.Uint32(b.body)) >= uint64(len(f.list)) {
 		return
 	}
-	i := &f.interfaces[f.order.Uint32(b.body)]
+	i := &f.list[f.order.Uint32(b.body)]
 	f.options(b, 12, func(order binary.ByteOrder, code uint16, v []byte) bool {
-		if code == optionDropped && len(v) == 8 {
+		switch {
+		case len(v) != 8:
+		case code == optionReceived:
+			i.seen = order.Uint64(v)
+		case code == optionDropped:
 			i.lost = order.Uint64(v)
 		}
 		return true
@@ -264,15 +298,16 @@ func (f *pcapng) enhanced(b block, numberLen int) (Record, error) {
 	if numberLen == 4 {
 		number = int(f.order.Uint32(b.body))
 	}
-	if number >= len(f.interfaces) {
-		return Record{}, f.corrupt(b.in(0), "interface %d of %d", number, len(f.interfaces))
+	if number >= len(f.list) {
+		return Record{}, f.corrupt(b.in(0), "interface %d of %d", number, len(f.list))
 	}
 	ticks := uint64(f.order.Uint32(b.body[4:]))<<32 | uint64(f.order.Uint32(b.body[8:]))
 	n := f.order.Uint32(b.body[12:])
 	if int64(n) > int64(len(b.body)-20) {
 		return Record{}, f.corrupt(b.in(12), "packet of %d bytes in a block of %d", n, len(b.body)+blockLen)
 	}
-	i := &f.interfaces[number]
+	i := &f.list[number]
+	i.frames++
 	return Record{
 		Time: i.time(ticks), Interface: number, NIC: i.name, LinkType: i.link,
 		Length: int(f.order.Uint32(b.body[16:])), Offset: b.offset, Data: b.body[20 : 20+n],
@@ -281,15 +316,16 @@ func (f *pcapng) enhanced(b block, numberLen int) (Record, error) {
 
 // simple reads a simple packet block: a frame of the first interface, without a time.
 func (f *pcapng) simple(b block) (Record, error) {
-	if len(b.body) < 4 || len(f.interfaces) == 0 {
-		return Record{}, f.corrupt(b.offset, "simple packet block of %d bytes, %d interfaces", len(b.body)+blockLen, len(f.interfaces))
+	if len(b.body) < 4 || len(f.list) == 0 {
+		return Record{}, f.corrupt(b.offset, "simple packet block of %d bytes, %d interfaces", len(b.body)+blockLen, len(f.list))
 	}
-	i := &f.interfaces[0]
+	i := &f.list[0]
 	length := f.order.Uint32(b.body)
 	n := min(int64(length), int64(len(b.body)-4))
 	if i.snap != 0 {
 		n = min(n, int64(i.snap))
 	}
+	i.frames++
 	return Record{
 		Time: time.Unix(0, 0).UTC(), NIC: i.name, LinkType: i.link, Length: int(length), Offset: b.offset, Data: b.body[4 : 4+n],
 	}, nil

@@ -49,6 +49,16 @@ type Reader struct {
 type format interface {
 	next() (Record, error) // the next frame, without its number
 	lost() uint64
+	readAhead() error // reads the interfaces that were received
+	interfaces() []Interface
+}
+
+// An Interface is an interface of a capture.
+type Interface struct {
+	Name     string // empty if the file does not say
+	LinkType LinkType
+	Seen     uint64 // frames that the interface has seen, those that the capture lost among them
+	Lost     uint64 // frames that the capture has lost
 }
 
 // Open opens a capture file. If it is not a capture, the error is ErrNotCapture.
@@ -123,6 +133,16 @@ func (c *Reader) Records() iter.Seq2[Record, error] {
 // Lost returns how many frames the capture has lost, as far as the file has said so. A pcapng file
 // says it at its end.
 func (c *Reader) Lost() uint64 { return c.format.lost() }
+
+// Interfaces returns the interfaces of the capture, by their numbers: those that the file has
+// described before the next frame, as far as that was received. It does not wait for more. What
+// they have seen and lost is what the file has said so far, at least the frames that were read.
+func (c *Reader) Interfaces() []Interface {
+	if c.err == nil {
+		c.err = c.format.readAhead()
+	}
+	return c.format.interfaces()
+}
 
 // Name returns the name of the capture in errors.
 func (c *Reader) Name() string { return c.src.name }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -141,6 +143,45 @@ func (f *full) Write(b []byte) (int, error) {
 		return 0, errFull
 	}
 	return len(b), nil
+}
+
+// A reader of a pipe learns the interfaces without waiting for a frame, and what they have seen as
+// the file says it.
+func TestReaderKnowsInterfaces(t *testing.T) {
+	rd, wr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rd.Close()
+	w, err := NewWriter(wr, "a", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r *Reader
+	for _, step := range []struct {
+		name  string
+		write func() error
+		want  []Interface
+	}{
+		{"header", func() error { return nil }, []Interface{{Name: "a", LinkType: Ethernet}, {Name: "b", LinkType: Ethernet}}},
+		{"a frame", func() error { return w.WriteFrame(1, 1, make([]byte, 60)) }, []Interface{{Name: "a", LinkType: Ethernet}, {Name: "b", LinkType: Ethernet, Seen: 1}}},
+		{"statistics", func() error { return errors.Join(w.WriteStatistics(2, 0, 7, 4), w.WriteFrame(2, 1, make([]byte, 60))) },
+			[]Interface{{Name: "a", LinkType: Ethernet, Seen: 7, Lost: 4}, {Name: "b", LinkType: Ethernet, Seen: 2}}},
+	} {
+		if err := errors.Join(step.write(), w.Flush()); err != nil {
+			t.Fatal(err)
+		}
+		if r == nil {
+			if r, err = NewReader(rd, "pipe"); err != nil {
+				t.Fatal(err)
+			}
+		} else if _, err := r.Next(); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Interfaces(); !slices.Equal(got, step.want) {
+			t.Errorf("after %s: %v, want %v", step.name, got, step.want)
+		}
+	}
 }
 
 func TestWriterErrorIsFinal(t *testing.T) {

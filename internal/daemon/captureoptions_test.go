@@ -2,13 +2,17 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"softroce/capture"
 )
@@ -229,20 +233,52 @@ func TestRunCaptureOfSelectionWaitsForReader(t *testing.T) {
 	}
 }
 
+// The reader of a selection learns the interfaces before there is a packet.
 func TestHeaderPrecedesTheFirstSelectedPacket(t *testing.T) {
-	path := newFIFO(t)
-	r := openReader(t, path)
-	d := start(t, Config{Capture: path + ",filter=kind nak"})
-	ctx := testContext(t)
-	if at, ok := ctx.Deadline(); ok {
-		r.SetReadDeadline(at)
+	const conditions = "kind nak"
+	only, err := capture.ParseFilter(conditions)
+	if err != nil {
+		t.Fatal(err)
 	}
-	block := make([]byte, 4)
-	if _, err := io.ReadFull(r, block); err != nil || string(block) != "\n\r\r\n" {
-		t.Errorf("read %x, %v", block, err)
-	}
-	if err := d.Close(); err != nil {
-		t.Error(err)
+	for name, from := range map[string]func(path string) (end func() error){
+		"run --capture": func(path string) func() error {
+			return start(t, Config{Capture: path + ",filter=" + conditions}).Close
+		},
+		"capture": func(path string) func() error {
+			ctx, stop := context.WithCancel(testContext(t))
+			d := start(t, Config{})
+			ended := make(chan error, 1)
+			go func() {
+				_, err := Record(ctx, d.Socket(), RecordOptions{Output: path, Filter: only})
+				ended <- err
+			}()
+			return func() error { stop(); return <-ended }
+		},
+	} {
+		path := newFIFO(t)
+		fifo, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0) // does not end before it has a writer
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer fifo.Close()
+		if at, ok := testContext(t).Deadline(); ok {
+			fifo.SetReadDeadline(at)
+		}
+		end := from(path)
+		c, err := capture.NewReader(fifo, name)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var names []string
+		for _, i := range c.Interfaces() {
+			names = append(names, i.Name)
+		}
+		if want := []string{"softroce0", "softroce1"}; !slices.Equal(names, want) {
+			t.Errorf("%s: interfaces %v, want %v", name, names, want)
+		}
+		if err := end(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"softroce/capture"
 	"softroce/internal/control"
 )
 
@@ -111,10 +112,7 @@ func recordSelected(ctx context.Context, c *control.Client, o RecordOptions) (r 
 	defer stop()
 	copied := make(chan error, 1)
 	go func() {
-		err := s.copy(from)
-		stop()
-		io.Copy(io.Discard, from) // the daemon writes until its capture is stopped
-		copied <- errors.Join(err, s.end())
+		copied <- s.copyAll(from, stop)
 	}()
 	progress := o.Progress
 	if progress != nil {
@@ -142,6 +140,22 @@ func recordSelected(ctx context.Context, c *control.Client, o RecordOptions) (r 
 	}
 	r.Dropped = seen.Dropped
 	return r, err
+}
+
+// copyAll writes the selected frames, and calls done when they are written. Then the daemon is to
+// stop its capture, at the end of which are the statistics.
+func (s *selection) copyAll(from io.Reader, done func()) error {
+	r, err := capture.NewReader(from, "capture")
+	if err == nil {
+		err = s.copy(r)
+	}
+	done()
+	if err == nil {
+		for range r.Records() {
+		}
+	}
+	io.Copy(io.Discard, from) // an error must not keep the daemon from writing
+	return errors.Join(err, s.end())
 }
 
 // await waits for the result of the goroutine that writes the files. Where the reader of a pipe or

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -27,7 +28,7 @@ type recording struct {
 	wake     sync.Cond // wakes the writer for new frames, and engines when there is room
 	pending  batch
 	spare    batch
-	counts   []frameCount // by interface
+	counts   []capture.Interface // of each interface
 	state    control.CaptureState
 	err      error
 	stopping bool
@@ -69,9 +70,6 @@ type frameHeader struct {
 	n      int
 }
 
-// frameCount counts the frames of an interface.
-type frameCount struct{ seen, lost uint64 }
-
 const (
 	// maxPending bounds the bytes of frames that wait to be written: half a second of a 1 Gb/s
 	// link, and an amount of memory that a daemon can spare.
@@ -85,7 +83,13 @@ const (
 )
 
 func newRecording(o output, names []string) *recording {
-	r := &recording{output: o, names: names, counts: make([]frameCount, len(names)), done: make(chan struct{})}
+	r := &recording{output: o, names: names, done: make(chan struct{})}
+	for _, n := range names {
+		r.counts = append(r.counts, capture.Interface{Name: n, LinkType: capture.Ethernet})
+	}
+	if r.selected != nil {
+		r.selected.source = r.interfaces
+	}
 	r.wake.L = &r.mu
 	return r
 }
@@ -100,9 +104,9 @@ func (r *recording) write(wallNs int64, iface int, frame []byte) {
 	for r.blocking && len(r.pending.data)+len(frame) > maxPending && r.err == nil && !r.stopping {
 		r.wake.Wait()
 	}
-	r.counts[iface].seen++
+	r.counts[iface].Seen++
 	if len(r.pending.data)+len(frame) > maxPending || r.err != nil || r.stopping {
-		r.counts[iface].lost++
+		r.counts[iface].Lost++
 		r.state.Dropped++
 		return
 	}
@@ -160,6 +164,13 @@ func (r *recording) open() error {
 	return nil
 }
 
+// interfaces returns the interfaces with what they have seen and lost so far.
+func (r *recording) interfaces() []capture.Interface {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.counts)
+}
+
 func (r *recording) writeAll() error {
 	out, err := capture.NewWriter(r.file, r.names...)
 	if err != nil {
@@ -168,20 +179,23 @@ func (r *recording) writeAll() error {
 	if err := out.Flush(); err != nil { // a concurrent reader sees a valid capture from the start
 		return err
 	}
+	lost := uint64(0)
 	for more := true; more; {
 		var b batch
 		b, more = r.take()
 		if err := writeBatch(out, b); err != nil {
 			return err
 		}
-	}
-	r.mu.Lock()
-	counts := r.counts
-	r.mu.Unlock()
-	for i, n := range counts {
-		if err := out.WriteStatistics(time.Now().UnixNano(), i, n.seen, n.lost); err != nil {
-			return err
+		// Whoever reads the capture while it is written learns of the loss too.
+		if s, _ := r.State(); more && s.Dropped > lost {
+			lost = s.Dropped
+			if err := writeStatistics(out, r.interfaces()); err != nil {
+				return err
+			}
 		}
+	}
+	if err := writeStatistics(out, r.interfaces()); err != nil {
+		return err
 	}
 	return out.Close()
 }
@@ -189,7 +203,7 @@ func (r *recording) writeAll() error {
 // writeSelected writes until the recording is stopped, or the selection has all the frames that it
 // wants.
 func (r *recording) writeSelected() error {
-	if err := r.selected.writeHeader(r.names); err != nil {
+	if err := r.selected.writeHeader(); err != nil {
 		return err
 	}
 	full := false

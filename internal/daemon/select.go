@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,7 +18,8 @@ import (
 // A selection writes the frames that the options select from a capture to files.
 type selection struct {
 	RecordOptions
-	open func(path string) (*os.File, error)
+	open   func(path string) (*os.File, error)
+	source func() []capture.Interface // the interfaces of the capture, as far as they are known; nil: none
 
 	counts sync.Mutex // of what follows; never held while a file is written
 	state  control.CaptureState
@@ -29,7 +29,7 @@ type selection struct {
 	files  []string        // that are kept
 	number int             // of the last file, from 1
 	out    *capture.Writer // nil before the file's header
-	ifaces map[int]int     // the file's interfaces, by those of the source
+	ifaces int             // interfaces of the file: the first ones of the source
 	size   int64           // bytes of the file, about; 0 before its first frame
 	start  time.Time       // of the file's first frame
 }
@@ -41,7 +41,6 @@ func (s *selection) begin() error {
 	if s.rotates() {
 		path = s.numbered()
 	}
-	s.ifaces, s.size = map[int]int{}, 0
 	if path == "-" {
 		s.setFile(os.Stdout)
 		return nil
@@ -81,14 +80,14 @@ func (s *selection) numbered() string {
 }
 
 // copy reads a capture to its end, or until Count frames are written.
-func (s *selection) copy(from io.Reader) error {
-	r, err := capture.NewReader(from, "capture")
-	if err != nil {
-		return err
-	}
+func (s *selection) copy(r *capture.Reader) error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go s.flushOften(ctx)
+	s.source = r.Interfaces
+	if err := s.writeHeader(); err != nil {
+		return err
+	}
 	for rec, err := range r.Records() {
 		if err != nil {
 			return err
@@ -121,17 +120,46 @@ func (s *selection) add(rec capture.Record) (full bool, err error) {
 func (s *selection) full() bool { return s.Count > 0 && s.written().Packets == s.Count }
 
 // writeHeader begins the capture in the first file, so that a reader sees a valid one before there
-// is a frame. names are the interfaces of the source.
-func (s *selection) writeHeader(names []string) (err error) {
+// is a frame.
+func (s *selection) writeHeader() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.out, err = capture.NewWriter(s.file, names...); err != nil {
+	if err := s.describe(0); err != nil || s.out == nil {
 		return err
 	}
-	for i := range names {
-		s.ifaces[i] = i
-	}
 	return s.out.Flush()
+}
+
+func (s *selection) interfaces() []capture.Interface {
+	if s.source == nil {
+		return nil
+	}
+	return s.source()
+}
+
+// describe writes the header of the file, and its interfaces: those of the source that are known,
+// and at least a number of them. Without any it writes nothing.
+func (s *selection) describe(least int) (err error) {
+	known := s.interfaces()
+	for i := s.ifaces; i < max(least, len(known)); i++ {
+		name := s.Device
+		if name == "" {
+			name = "softroce"
+		}
+		if i < len(known) {
+			name = known[i].Name
+		}
+		if s.out == nil {
+			s.out, err = capture.NewWriter(s.file, name)
+		} else {
+			_, err = s.out.AddInterface(name)
+		}
+		if err != nil {
+			return err
+		}
+		s.ifaces++
+	}
+	return nil
 }
 
 // blockOverhead is the bytes that a frame takes in a pcapng file in addition to its own, and
@@ -154,21 +182,14 @@ func (s *selection) write(rec capture.Record) error {
 	if s.size == 0 {
 		s.size, s.start = headerSize, rec.Time
 	}
-	iface, ok := s.ifaces[rec.Interface]
-	var err error
-	switch {
-	case s.out == nil:
-		s.out, err = capture.NewWriter(s.file, rec.NIC)
-	case !ok:
-		iface, err = s.out.AddInterface(rec.NIC)
+	if rec.Interface >= s.ifaces {
+		if err := s.describe(rec.Interface + 1); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		err = s.out.WriteRecord(iface, rec)
-	}
-	if err != nil {
+	if err := s.out.WriteRecord(rec.Interface, rec); err != nil {
 		return err
 	}
-	s.ifaces[rec.Interface] = iface
 	s.size += n
 	s.counts.Lock()
 	defer s.counts.Unlock()
@@ -187,7 +208,7 @@ func (s *selection) next() error {
 	if err != nil {
 		return err
 	}
-	s.ifaces, s.size = map[int]int{}, 0
+	s.size = 0
 	if s.Files > 0 && len(s.files) > s.Files {
 		if err = os.Remove(s.files[0]); errors.Is(err, fs.ErrNotExist) {
 			err = nil // another process has moved or removed it
@@ -204,23 +225,28 @@ func (s *selection) end() error {
 	return s.endFile()
 }
 
-// endFile completes the file. One without frames becomes a valid capture too.
-func (s *selection) endFile() (err error) {
-	if s.out == nil {
-		name := s.Device
-		if name == "" {
-			name = "softroce"
-		}
-		s.out, err = capture.NewWriter(s.file, name)
-	}
+// endFile completes the file with the statistics of its interfaces. One without frames becomes a
+// valid capture too.
+func (s *selection) endFile() error {
+	err := s.describe(1)
 	if err == nil {
-		err = s.out.Close()
+		err = errors.Join(writeStatistics(s.out, s.interfaces()), s.out.Close())
 	}
-	s.out = nil
+	s.out, s.ifaces = nil, 0
 	if s.file != os.Stdout {
 		err = errors.Join(err, s.file.Close())
 	}
 	return err
+}
+
+// writeStatistics writes what the interfaces of a capture have seen and lost so far.
+func writeStatistics(w *capture.Writer, ifaces []capture.Interface) error {
+	for i, n := range ifaces {
+		if err := w.WriteStatistics(time.Now().UnixNano(), i, n.Seen, n.Lost); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // flushOften lets readers of the file see frames soon.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 )
 
 // sourceOf returns a capture of two NICs with n packets of 1000 bytes payload, a second apart. The
-// i-th has the PSN i and was captured at NIC i%2.
+// i-th has the PSN i and was captured at NIC i%2. The capture lost a frame more of NIC b.
 func sourceOf(t *testing.T, n int) *bytes.Buffer {
 	t.Helper()
 	var b bytes.Buffer
@@ -33,7 +34,7 @@ func sourceOf(t *testing.T, n int) *bytes.Buffer {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Close(); err != nil {
+	if err := errors.Join(w.WriteStatistics(1, 1, uint64(n/2+1), 1), w.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return &b
@@ -69,10 +70,7 @@ func TestSelectedPacketsAreRecorded(t *testing.T) {
 		if err := s.begin(); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.copy(sourceOf(t, 10)); err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		if err := s.endFile(); err != nil {
+		if err := s.copyAll(sourceOf(t, 10), func() {}); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		files, err := filepath.Glob(filepath.Join(dir, "*"))
@@ -101,6 +99,45 @@ func TestSelectedPacketsAreRecorded(t *testing.T) {
 	}
 }
 
+// The last file of a selection says what each NIC has seen and lost, those without a selected packet
+// too.
+func TestSelectionHasStatistics(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		o      RecordOptions
+		filter string
+	}{
+		{"filter", RecordOptions{}, "nic a"},
+		{"nothing", RecordOptions{}, "qp 18"},
+		{"count", RecordOptions{Count: 1}, ""},
+		{"beginning of frames", RecordOptions{SnapLen: 60}, ""},
+		{"rotation", RecordOptions{FileTime: 3 * time.Second}, ""},
+	} {
+		c.o.Output = filepath.Join(t.TempDir(), "all.pcapng")
+		if c.filter != "" {
+			var err error
+			if c.o.Filter, err = capture.ParseFilter(c.filter); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := &selection{RecordOptions: c.o, open: os.Create}
+		if err := errors.Join(s.begin(), s.copyAll(sourceOf(t, 10), func() {})); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		r, err := capture.Open(s.files[len(s.files)-1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		for range r.Records() {
+		}
+		want := []capture.Interface{{Name: "a", LinkType: capture.Ethernet, Seen: 5}, {Name: "b", LinkType: capture.Ethernet, Seen: 6, Lost: 1}}
+		if got := r.Interfaces(); !slices.Equal(got, want) {
+			t.Errorf("%s:\n got %v\nwant %v", c.name, got, want)
+		}
+	}
+}
+
 func TestRingContinuesWithoutAFileThatIsGone(t *testing.T) {
 	dir := t.TempDir()
 	s := &selection{
@@ -117,7 +154,7 @@ func TestRingContinuesWithoutAFileThatIsGone(t *testing.T) {
 	if err := s.begin(); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(s.copy(sourceOf(t, 4)), s.end()); err != nil {
+	if err := s.copyAll(sourceOf(t, 4), func() {}); err != nil {
 		t.Error(err)
 	}
 	for i, name := range []string{"all_00003.pcapng", "all_00004.pcapng"} {
@@ -160,7 +197,7 @@ func TestStalledReaderDoesNotKeepSelectionFromEnding(t *testing.T) {
 	}
 	copied := make(chan error, 1)
 	source := sourceOf(t, 1000) // more than fits in the pipe
-	go func() { copied <- errors.Join(s.copy(source), s.end()) }()
+	go func() { copied <- s.copyAll(source, func() {}) }()
 	if err, ended := s.await(copied); ended || !errors.Is(err, errNotRead) {
 		t.Errorf("ended: %v, %v", ended, err)
 	}
