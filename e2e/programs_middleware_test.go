@@ -179,7 +179,7 @@ func fabricDomain(line string, e harness.Endpoint) string {
 
 func (p clientServer) run(t *testing.T, client, server harness.Endpoint) {
 	t.Helper()
-	defer harness.AcquireProgramSlot(t)()
+	defer harness.AcquirePrograms(t)()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), harness.ProgramLimit, fmt.Errorf("not done within %v", harness.ProgramLimit))
 	defer cancel()
 	port := harness.FreePort()
@@ -216,7 +216,7 @@ func (p clientServer) closedEarly(out string) bool {
 
 func (s standalone) run(t *testing.T, e harness.Endpoint) {
 	t.Helper()
-	defer harness.AcquireProgramSlot(t)()
+	defer harness.AcquirePrograms(t)()
 	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
 	defer cancel()
 	out, err := e.Start(ctx, t, expand(s.command, e, e, 0)).Wait()

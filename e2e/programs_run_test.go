@@ -12,7 +12,7 @@ import (
 // run runs the two programs until both end.
 func (r programRun) run(t *testing.T, client, server harness.Endpoint, ipv6 bool) {
 	t.Helper()
-	defer harness.AcquireProgramSlot(t)()
+	defer harness.AcquirePrograms(t)()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), harness.ProgramLimit, fmt.Errorf("not done within %v", harness.ProgramLimit))
 	defer cancel()
 	port := harness.FreePort()
@@ -46,7 +46,7 @@ func (r programRun) run(t *testing.T, client, server harness.Endpoint, ipv6 bool
 // their output.
 func (r programRun) expectErrors(t *testing.T, e harness.Endpoint) string {
 	t.Helper()
-	defer harness.AcquireProgramSlot(t)()
+	defer harness.AcquirePrograms(t)()
 	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
 	defer cancel()
 	port := harness.FreePort()

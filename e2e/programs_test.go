@@ -15,6 +15,7 @@ type programFamily struct {
 	server, client  string // {tool} {options} {dev} {gid} {port} {host} {addr}; the last two are the server's
 	ok              *regexp.Regexp
 	slowPeerOptions string // options for a peer that may answer late, such as a guest under emulation
+	fixedTimeout    bool   // no option raises the ACK timeout
 	rdmacm          bool   // connects through librdmacm: the server listens twice, on IPv4 only; see listenwait/
 }
 
@@ -27,9 +28,9 @@ var perftestResult = regexp.MustCompile(`(?m)^ *\d+ +\d+ +(\d+\.\d+|inf)`)
 var (
 	pingpongs = programFamily{
 		server: "{tool} -d {dev} -g {gid} -p {port} {options}", client: "{tool} -d {dev} -g {gid} -p {port} {options} {host}",
-		ok: regexp.MustCompile(`bytes in .* seconds`),
+		ok: regexp.MustCompile(`bytes in .* seconds`), fixedTimeout: true,
 	}
-	xrcPingpongs = programFamily{server: pingpongs.server, client: pingpongs.client, ok: regexp.MustCompile(`SRQN`)}
+	xrcPingpongs = programFamily{server: pingpongs.server, client: pingpongs.client, ok: regexp.MustCompile(`SRQN`), fixedTimeout: true}
 	perftests    = programFamily{
 		server: "{tool} -d {dev} -x {gid} -p {port} -F {options}", client: "{tool} -d {dev} -x {gid} -p {port} -F {options} {host}",
 		ok: perftestResult, slowPeerOptions: "-u 17",

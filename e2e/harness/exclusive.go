@@ -35,22 +35,22 @@ func logWait(t *testing.T, acquire func()) {
 	t.Logf("waited %v for exclusive use", time.Since(start))
 }
 
-// programSlots bounds how many pairs of programs run at the same time in parallel subtests. They
-// poll: with three pairs on two processors each took four times as long, and guests did not reply
-// before their peers gave up.
-var programSlots = make(chan struct{}, 2)
+// programs is held by the pair of programs that runs in a parallel subtest. They poll: on two
+// processors, two pairs at once took four times as long as one after the other, and guests did not
+// reply before their peers gave up.
+var programs sync.Mutex
 
-// AcquireProgramSlot waits until another pair of programs may run. The caller calls release after
-// it.
-func AcquireProgramSlot(t *testing.T) (release func()) {
+// AcquirePrograms waits until no other pair of programs runs. The caller calls release after its
+// own.
+func AcquirePrograms(t *testing.T) (release func()) {
 	t.Helper()
-	logWait(t, func() { programSlots <- struct{}{} })
-	return func() { <-programSlots }
+	logWait(t, programs.Lock)
+	return programs.Unlock
 }
 
 // allowParallelWaiters raises the limit of parallel tests. By default it is the number of
 // processors: on a machine with two, two tests that wait for the same resource would block all
-// others. Exclusive and programSlots bound what runs.
+// others. Exclusive and programs bound what runs.
 func allowParallelWaiters() error {
 	flag.Parse()
 	return flag.Set("test.parallel", "1000")
