@@ -106,6 +106,11 @@ func (e *endpoint) chooseGID(tcp, peer netip.Addr) error {
 	return nil
 }
 
+// localACKTimeout is the code of 0.54 s, eight times that of ibv_rc_pingpong. A peer in an emulated
+// guest on a busy machine may need longer than ibv_rc_pingpong's eight times 67 ms to answer the
+// first message.
+const localACKTimeout = 17
+
 func (e *endpoint) connect(remote Dest) error {
 	e.result.Remote = remote
 	o := verbs.DefaultConnectOptions()
@@ -113,6 +118,7 @@ func (e *endpoint) connect(remote Dest) error {
 	o.PathMTU, _ = verbs.ParseMTU(e.o.MTU)
 	o.Access = 0
 	o.MaxRdAtomic, o.MaxDestRdAtomic = 1, 1
+	o.Timeout = localACKTimeout
 	peer := verbs.Info{QPN: remote.QPN, PSN: remote.PSN, GID: remote.GID, LID: remote.LID}
 	if err := e.qp.Connect(e.ctx, peer, o); err != nil {
 		return err
