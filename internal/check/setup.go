@@ -144,8 +144,8 @@ func (s *stream) checkReads(p *judgedPacket, r *request) {
 	}
 }
 
-// judgeExcessRead reports the READ or atomic that is one too many, if the reply p does not pass over
-// the oldest without a response: that one was still outstanding. A mirror port may delay one
+// judgeExcessRead reports the READ or atomic that is one too many, if the reply p does not pass
+// over the oldest without a response: that one was still outstanding. A mirror port may delay one
 // direction, so that the requester seems not to have waited for the reply. That is possible if it
 // waited for more than half of the time until the reply.
 func (s *stream) judgeExcessRead(p *judgedPacket, seq int64) {

@@ -38,9 +38,10 @@ func furtherViews(ps capture.Packets) []bool {
 	return further
 }
 
-// mirrorCopies returns the copies of packets that a mirror port made, none if it made none. Where the
-// sender does not number its packets, one that it sent again, or that the network duplicated, may lie
-// between a packet and its copy: the copy is the one whose delay is nearest to that of most copies.
+// mirrorCopies returns the copies of packets that a mirror port made, none if it made none. Where
+// the sender does not number its packets, one that it sent again, or that the network duplicated,
+// may lie between a packet and its copy: the copy is the one whose delay is nearest to that of most
+// copies.
 func mirrorCopies(ps capture.Packets) map[*capture.Packet]bool {
 	var keys []viewKey
 	same := map[viewKey]capture.Packets{}

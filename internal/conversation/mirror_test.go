@@ -8,8 +8,8 @@ import (
 	"softroce/packet"
 )
 
-// A mirror port captures each packet twice. The sender does not number its packets, so that a packet
-// and one that the network duplicated are the same, and so are their copies.
+// A mirror port captures each packet twice. The sender does not number its packets, so that a
+// packet and one that the network duplicated are the same, and so are their copies.
 func TestMirrorCopyIsTheOneAfterTheDelayOfMost(t *testing.T) {
 	const µs = time.Microsecond
 	for _, c := range []struct {

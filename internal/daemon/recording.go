@@ -186,7 +186,7 @@ func (r *recording) writeAll() error {
 		if err := writeBatch(out, b); err != nil {
 			return err
 		}
-		// Whoever reads the capture while it is written learns of the loss too.
+		// A reader that follows the capture learns of the loss, too.
 		if s, _ := r.State(); more && s.Dropped > lost {
 			lost = s.Dropped
 			if err := writeStatistics(out, r.interfaces()); err != nil {

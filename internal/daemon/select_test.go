@@ -99,8 +99,8 @@ func TestSelectedPacketsAreRecorded(t *testing.T) {
 	}
 }
 
-// The last file of a selection says what each NIC has seen and lost, those without a selected packet
-// too.
+// The last file of a selection says what each NIC has seen and lost, those without a selected
+// packet too.
 func TestSelectionHasStatistics(t *testing.T) {
 	for _, c := range []struct {
 		name   string
