@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -140,6 +141,9 @@ func (c *Context) open(ctx context.Context, device string) error {
 	c.device = abi.Text(got.Name[:])
 	page := p.Take()
 	defer unix.Close(page)
+	if got.DoorbellSize < abi.DoorbellBits {
+		return fmt.Errorf("doorbell page of %d bytes: %w", got.DoorbellSize, syscall.EPROTO)
+	}
 	c.doorbells, err = mapShared(page, int(got.DoorbellSize))
 	if err != nil {
 		return err

@@ -122,7 +122,7 @@ func (q *CQ) setSize(cqe uint32) error {
 
 // open uses the ring of a reply. If it fails, the queue is unchanged.
 func (q *CQ) open(fd int, r *abi.CreateCQReply) error {
-	ring, unmap, err := q.ctx.rings.ring(fd, r.Chunk, r.Ring, abi.RingSize(int(r.Entries), abi.CQESize))
+	ring, unmap, err := q.ctx.rings.ring(fd, ringPlace{r.Chunk, r.Ring, r.Entries, abi.CQESize}, abi.CQESize)
 	if err != nil {
 		return err
 	}

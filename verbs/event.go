@@ -30,7 +30,7 @@ type eventQueue struct {
 
 // newEventQueue takes ownership of events, but not of chunk.
 func newEventQueue(c *Context, chunk, events int, r *abi.OpenDeviceReply) (*eventQueue, error) {
-	mem, unmap, err := c.rings.ring(chunk, r.Chunk, r.EventRing, abi.RingSize(int(r.EventSlots), abi.AsyncEventSize))
+	mem, unmap, err := c.rings.ring(chunk, ringPlace{r.Chunk, r.EventRing, r.EventSlots, abi.AsyncEventSize}, abi.AsyncEventSize)
 	if err != nil {
 		unix.Close(events)
 		return nil, err

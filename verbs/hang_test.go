@@ -34,6 +34,7 @@ type slowDaemon struct {
 	blocked bool
 
 	losesFDs atomic.Bool
+	lie      atomic.Pointer[func(p *control.Packet)] // changes replies; nil: none
 }
 
 func newSlowDaemon(t *testing.T, f *fabrictest.Fabric) *slowDaemon {
@@ -69,6 +70,9 @@ func (d *slowDaemon) forward(from, to *net.UnixConn, paused *bool) {
 		}
 		if from == d.server && d.losesFDs.Load() {
 			p.CloseFDs()
+		}
+		if lie := d.lie.Load(); from == d.server && lie != nil {
+			(*lie)(&p)
 		}
 		err = control.Write(to, abi.Append(nil, p.Header, p.Body), p.FDs...)
 		p.CloseFDs()

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -44,14 +45,14 @@ type workQueue struct {
 	recvDoorbell *uint32 // receive rings: not 0 if posting must ring the doorbell
 }
 
-// open uses a ring. If it fails, the queue is unchanged.
-func (w *workQueue) open(c *chunks, fd int, in abi.Chunk, offset, slots, size, limit uint32) error {
-	ring, unmap, err := c.ring(fd, in, offset, abi.RingSize(int(slots), int(size)))
+// open uses a ring for at most limit work requests. If it fails, the queue is unchanged.
+func (w *workQueue) open(c *chunks, fd int, at ringPlace, slotSize int, limit uint32) error {
+	ring, unmap, err := c.ring(fd, at, slotSize)
 	if err != nil {
 		return err
 	}
 	w.ring, w.unmap = ring, unmap
-	w.size, w.mask, w.limit = size, slots-1, limit
+	w.size, w.mask, w.limit = at.size, at.slots-1, limit
 	w.produced, w.consumed = word(w.ring, abi.RingProducer), word(w.ring, abi.RingConsumer)
 	w.recvDoorbell = word(w.ring, abi.RecvDoorbell)
 	w.producer = atomic.LoadUint32(w.produced)
@@ -115,12 +116,18 @@ func (c *Context) openQP(q *QP, req abi.CreateQPRequest, rings int) (*QP, error)
 	}
 	defer m.CloseFDs()
 	q.handle, q.qpn, q.cap = got.Handle, got.QPN, qpCap(got.Cap)
-	q.doorbell, q.bit = word64(c.doorbells, abi.DoorbellBits+int(got.Doorbell/64)*8), 1<<(got.Doorbell%64)
-	if rings > 0 {
-		err = q.sq.open(&c.rings, m.FDs[0], got.Chunk, got.SendRing, got.SendSlots, got.SendSlotSize, got.Cap.MaxSendWR)
+	if at := abi.DoorbellBits + int(got.Doorbell/64)*8; at+8 <= len(c.doorbells) {
+		q.doorbell, q.bit = word64(c.doorbells, at), 1<<(got.Doorbell%64)
+	} else {
+		err = fmt.Errorf("doorbell %d of %d bytes: %w", got.Doorbell, len(c.doorbells), syscall.EPROTO)
+	}
+	if err == nil && rings > 0 {
+		size := abi.SendSlotSize(int(got.Cap.MaxSendSGE), int(got.Cap.MaxInlineData))
+		err = q.sq.open(&c.rings, m.FDs[0], ringPlace{got.Chunk, got.SendRing, got.SendSlots, got.SendSlotSize}, size, got.Cap.MaxSendWR)
 	}
 	if err == nil && rings > 1 {
-		err = q.rq.open(&c.rings, m.FDs[0], got.Chunk, got.RecvRing, got.RecvSlots, got.RecvSlotSize, got.Cap.MaxRecvWR)
+		size := abi.RecvSlotSize(int(got.Cap.MaxRecvSGE))
+		err = q.rq.open(&c.rings, m.FDs[0], ringPlace{got.Chunk, got.RecvRing, got.RecvSlots, got.RecvSlotSize}, size, got.Cap.MaxRecvWR)
 	}
 	if err != nil {
 		q.sq.close()

@@ -54,11 +54,17 @@ func (p *PD) openSRQ(req abi.CreateSRQRequest) (*SRQ, error) {
 	}
 	defer m.CloseFDs()
 	s := &SRQ{ctx: c, pd: p, handle: got.Handle, maxSGE: got.Attr.MaxSGE, number: got.Number}
-	if err := s.wq.open(&c.rings, m.FDs[0], got.Chunk, got.Ring, got.Slots, got.SlotSize, got.Attr.MaxWR); err != nil {
+	if err := s.open(m.FDs[0], &got); err != nil {
 		c.drop(abi.OpDestroySRQ, got.Handle)
 		return nil, err
 	}
 	return adopted(c, s)
+}
+
+// open uses the ring of a reply. If it fails, the queue is unchanged.
+func (s *SRQ) open(fd int, r *abi.SRQReply) error {
+	at := ringPlace{r.Chunk, r.Ring, r.Slots, r.SlotSize}
+	return s.wq.open(&s.ctx.rings, fd, at, abi.RecvSlotSize(int(s.maxSGE)), r.Attr.MaxWR)
 }
 
 func (a SRQAttr) abi() abi.SRQAttr {
@@ -133,7 +139,7 @@ func (s *SRQ) setSize(req abi.ModifySRQRequest) error {
 		return ErrClosed
 	}
 	unmap := w.unmap
-	moved := w.open(&s.ctx.rings, fd, got.Chunk, got.Ring, got.Slots, got.SlotSize, got.Attr.MaxWR)
+	moved := s.open(fd, &got)
 	if moved != nil {
 		w.ring = nil // the daemon uses the new ring
 	}
