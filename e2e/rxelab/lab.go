@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -204,10 +203,22 @@ func (l *Lab) run(ctx context.Context, kernel string, args ...string) (string, e
 	return string(out), nil
 }
 
-// Dir returns the folder of this package.
+// Dir returns the folder of this package, in the source tree that the working directory belongs to:
+// a program that was built with -trimpath does not know its source.
 func Dir() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Dir(file)
+	const path = "e2e/rxelab"
+	at, err := os.Getwd()
+	for err == nil {
+		dir := filepath.Join(at, path)
+		if _, err := os.Stat(filepath.Join(dir, "lab")); err == nil {
+			return dir
+		}
+		if at == filepath.Dir(at) {
+			break
+		}
+		at = filepath.Dir(at)
+	}
+	return path // the error of its use names it
 }
 
 // sweep takes down the labs of processes that have ended.

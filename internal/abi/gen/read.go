@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
+	"go/build"
 	goconstant "go/constant"
 	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -52,6 +54,20 @@ type field struct {
 // sources are the files that define the layout, in the order of the header.
 var sources = []string{"ring.go", "slots.go", "messages.go", "cm.go"}
 
+// findGOROOT tells the importer where the standard library is, which a program that was built with
+// -trimpath does not know.
+func findGOROOT() error {
+	if build.Default.GOROOT != "" {
+		return nil
+	}
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return fmt.Errorf("go env GOROOT: %w", err)
+	}
+	build.Default.GOROOT = strings.TrimSpace(string(root))
+	return nil
+}
+
 // read reads the definition from the Go source.
 func read(dir string) (*definition, error) {
 	fset := token.NewFileSet()
@@ -62,6 +78,9 @@ func read(dir string) (*definition, error) {
 			return nil, err
 		}
 		files = append(files, f)
+	}
+	if err := findGOROOT(); err != nil {
+		return nil, err
 	}
 	info := &types.Info{Defs: map[*ast.Ident]types.Object{}}
 	if _, err := (&types.Config{IgnoreFuncBodies: true, Importer: importer.ForCompiler(fset, "source", nil)}).Check("abi", fset, files, info); err != nil {
