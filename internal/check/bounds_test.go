@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softroce/capture"
+	"softroce/cm"
 	"softroce/internal/conversation"
 	"softroce/packet"
 )
@@ -117,6 +118,35 @@ func TestEveryRuleAndNoteIsDocumented(t *testing.T) {
 	for _, n := range notes() {
 		if row := fmt.Sprintf("\n| `%s` | %s |\n", n.ID, n.Text); !strings.Contains(string(b), row) {
 			t.Errorf("docs/reference/check-rules.md lacks the row%s", row)
+		}
+	}
+}
+
+// What was agreed on for a connection is known however many connections were requested before it.
+func TestNewestSetupsAreRemembered(t *testing.T) {
+	j := newJudge(newFlows(conversation.NewSurvey()))
+	packet := func(src, dst byte) *judgedPacket {
+		p := &judgedPacket{Packet: &capture.Packet{}}
+		p.Src, p.Dst = addr(src), addr(dst)
+		return p
+	}
+	const n = 3 * maxSetups
+	for i := range uint32(n) {
+		j.message(packet(0, 1), &cm.REQ{LocalID: i, LocalQPN: i})
+	}
+	for i := range uint32(n) {
+		j.message(packet(0, 1), &cm.REQ{LocalID: n + i, LocalQPN: i})
+		j.message(packet(1, 0), &cm.REP{RemoteID: n + i, LocalQPN: i, StartingPSN: i})
+	}
+	for _, m := range []int{len(j.setups.requests.recent) + len(j.setups.requests.older), len(j.setups.flows.recent) + len(j.setups.flows.older)} {
+		if m > 2*maxSetups {
+			t.Errorf("%d are kept, want at most %d", m, 2*maxSetups)
+		}
+	}
+	for i := range uint32(maxSetups / 2) {
+		k := conversation.FlowKey{Src: addr(0), Dst: addr(1), QPN: n - 1 - i}
+		if s := j.setups.flows.take(k); s == nil || s.psn != n-1-i {
+			t.Fatalf("the setup of %v is %v", k, s)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"softroce/capture"
-	"softroce/cm"
 	"softroce/internal/conversation"
 	"softroce/packet"
 )
@@ -24,8 +23,7 @@ type judge struct {
 }
 
 func newJudge(fs *flows) *judge {
-	return &judge{Report: newReport(), flows: fs, views: conversation.NewViews(),
-		setups: setups{map[requestID]*cm.REQ{}, map[conversation.FlowKey]*setup{}}, ids: identifications{}, seed: maphash.MakeSeed()}
+	return &judge{Report: newReport(), flows: fs, views: conversation.NewViews(), ids: identifications{}, seed: maphash.MakeSeed()}
 }
 
 // A judgedPacket is a packet that the rules are applied to.

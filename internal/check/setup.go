@@ -31,27 +31,49 @@ type requestID struct {
 // setups are the connections that are being established, and those whose first request did not come
 // yet.
 type setups struct {
-	requests map[requestID]*cm.REQ
-	flows    map[conversation.FlowKey]*setup
+	requests newest[requestID, *cm.REQ]
+	flows    newest[conversation.FlowKey, *setup]
 }
 
-// maxSetups bounds each of them.
+// maxSetups is how many of each are remembered, the newest; at most twice as many.
 const maxSetups = 1 << 12
+
+// A newest is a map that forgets what was put into it before the newest maxSetups.
+type newest[K comparable, V any] struct {
+	recent, older map[K]V // two generations
+}
+
+func (n *newest[K, V]) put(k K, v V) {
+	if len(n.recent) >= maxSetups {
+		n.older, n.recent = n.recent, nil
+	}
+	if n.recent == nil {
+		n.recent = map[K]V{}
+	}
+	n.recent[k] = v
+}
+
+// take removes a value and returns it, the zero value if there is none.
+func (n *newest[K, V]) take(k K) V {
+	v, ok := n.recent[k]
+	if !ok {
+		v = n.older[k]
+	}
+	delete(n.recent, k)
+	delete(n.older, k)
+	return v
+}
 
 // message takes a message of the connection manager into account.
 func (j *judge) message(p *judgedPacket, m cm.Message) {
 	switch m := m.(type) {
 	case *cm.REQ:
-		if len(j.setups.requests) < maxSetups {
-			j.setups.requests[requestID{p.Src, p.Dst, m.LocalID}] = m
-		}
+		j.setups.requests.put(requestID{p.Src, p.Dst, m.LocalID}, m)
 	case *cm.REP:
-		id := requestID{p.Dst, p.Src, m.RemoteID}
-		req := j.setups.requests[id]
-		if req == nil || req.Service != cm.ServiceRC || len(j.setups.flows) >= maxSetups {
+		req := j.setups.requests.take(requestID{p.Dst, p.Src, m.RemoteID})
+		if req == nil || req.Service != cm.ServiceRC {
 			return
 		}
-		delete(j.setups.requests, id)
 		s := setup{mtu: mtuOfCode(req.PathMTU)}
 		if code := req.Primary.ACKTimeout; code > 0 {
 			s.timeout = 4096 << code
@@ -59,8 +81,8 @@ func (j *judge) message(p *judgedPacket, m cm.Message) {
 		active, passive := s, s
 		active.psn, passive.psn = m.StartingPSN, req.StartingPSN
 		active.reads, passive.reads = int(m.ResponderResources), int(m.InitiatorDepth)
-		j.setups.flows[conversation.FlowKey{Src: p.Dst, Dst: p.Src, QPN: m.LocalQPN}] = &active
-		j.setups.flows[conversation.FlowKey{Src: p.Src, Dst: p.Dst, QPN: req.LocalQPN}] = &passive
+		j.setups.flows.put(conversation.FlowKey{Src: p.Dst, Dst: p.Src, QPN: m.LocalQPN}, &active)
+		j.setups.flows.put(conversation.FlowKey{Src: p.Src, Dst: p.Dst, QPN: req.LocalQPN}, &passive)
 	}
 }
 
@@ -78,11 +100,10 @@ const maxLostAtStart = 64
 // useSetup begins the stream where the connection manager says, if its first request, with a PSN,
 // shows that this is the connection.
 func (s *stream) useSetup(psn uint32) {
-	st := s.judge.setups.flows[s.flow.FlowKey]
+	st := s.judge.setups.flows.take(s.flow.FlowKey)
 	if st == nil {
 		return
 	}
-	delete(s.judge.setups.flows, s.flow.FlowKey)
 	lost := packet.PSNDiff(psn, st.psn)
 	if lost < 0 || lost > maxLostAtStart {
 		return
