@@ -41,6 +41,8 @@ type Options struct {
 	VMs    int    // 1 to 8; 0 is 1
 	MTU    int    // of the guests' Ethernet; 0 is 9000
 	Dgram  bool   // the guests' network is QEMU's datagrams on loopback instead of a bridge
+
+	Processors int // of each guest; 0 is 1
 }
 
 // A Lab is a set of running guests and their namespaces.
@@ -88,6 +90,9 @@ func (l *Lab) boot(ctx context.Context) error {
 	args := []string{"up", "--vms", strconv.Itoa(vms)}
 	if o.MTU != 0 {
 		args = append(args, "--mtu", strconv.Itoa(o.MTU))
+	}
+	if o.Processors != 0 {
+		args = append(args, "--smp", strconv.Itoa(o.Processors))
 	}
 	if o.Dgram {
 		args = append(args, "--dgram")

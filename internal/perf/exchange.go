@@ -18,7 +18,7 @@ import (
 const version = 2
 
 // maxMessage bounds a message: maxQPs queue pairs of some hundred bytes each.
-const maxMessage = 1 << 20
+const maxMessage = 4 << 20
 
 // request is sent by the client: its options and its endpoint.
 type request struct {

@@ -61,7 +61,7 @@ func DefaultOptions(op Op) Options {
 // Bounds of the options.
 const (
 	maxSize     = 1 << 30
-	maxQPs      = 1024
+	maxQPs      = 16384
 	maxDepth    = 8192
 	maxDuration = time.Hour
 	atomicSize  = 8

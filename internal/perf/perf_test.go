@@ -177,7 +177,7 @@ func TestServerRejectsUnsupportedOptions(t *testing.T) {
 func TestOtherProtocolsAreRejected(t *testing.T) {
 	ctx, a, b := nics(t)
 	s := perf.Server{Context: b, GIDIndex: verbs.AnyGID, Log: slog.New(slog.DiscardHandler)}
-	for _, message := range []string{"GET / HTTP/1.1\r\n\r\n", "{\"softroce_perf\": 7}\n", "[1,2]\n", strings.Repeat(" ", 2<<20)} {
+	for _, message := range []string{"GET / HTTP/1.1\r\n\r\n", "{\"softroce_perf\": 7}\n", "[1,2]\n", strings.Repeat(" ", 8<<20)} {
 		ours, theirs := net.Pipe()
 		served := make(chan error, 1)
 		go func() { served <- s.ServeConn(ctx, theirs) }()

@@ -77,7 +77,7 @@ func TestCompareFindsRatiosThatFell(t *testing.T) {
 	}{
 		{0.76, 1.3, ""},
 		{2, 0.5, ""},
-		{0.74, 1, "rate: the ratio is 0.74, recorded is 1.00"},
+		{0.74, 1, "rate: the ratio is 0.740, recorded is 1.00"},
 		{1, 1.4, "time: the ratio is 1.40, recorded is 1.00"},
 	} {
 		r := &report{Rows: []result{one("rate", c.rate, false), one("time", c.time, true), one("new", 0.1, false)}}

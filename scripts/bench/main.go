@@ -1,6 +1,6 @@
 // Bench measures softroce beside TCP, UCX, the kernel's copy and the kernel's Soft-RoCE:
 //
-//	bench [-rows REGEXP] [-runs 5] [-seconds 2] [-o FILE] [-check FILE]
+//	bench [-rows REGEXP] [-runs 5] [-seconds 2] [-o FILE] [-check FILE] [-profile DIR]
 //
 // It runs in namespaces of its own (sandbox.go), so it needs root, leaves nothing behind however it
 // ends, and uses no daemon of the machine. A row of its table compares two measurements (rows.go).
@@ -19,6 +19,8 @@ import (
 	"regexp"
 	"slices"
 	"time"
+
+	"softroce/e2e/rxelab"
 )
 
 type options struct {
@@ -28,6 +30,7 @@ type options struct {
 	out      string
 	recorded string
 	softroce string
+	profiles string
 }
 
 func main() {
@@ -38,27 +41,44 @@ func main() {
 	flag.StringVar(&o.out, "o", "", "write the rows to this file as JSON; rows that it has and that were not measured stay")
 	flag.StringVar(&o.recorded, "check", "", "compare the ratios with those in this file")
 	flag.StringVar(&o.softroce, "softroce", "bin/softroce", "the softroce binary")
+	flag.StringVar(&o.profiles, "profile", "", "record a profile of each daemon in this folder (profile.go)")
 	flag.Parse()
-	err := inSandbox(func() error { return run(&o) })
+	selected, err := o.selectRows()
+	if err == nil {
+		err = inSandbox(func() error { return prepare(selected) }, func() error { return run(&o, selected) })
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(o *options) error {
+func (o *options) selectRows() ([]row, error) {
 	match, err := regexp.Compile(o.rows)
 	if err != nil {
-		return fmt.Errorf("-rows: %w", err)
+		return nil, fmt.Errorf("-rows: %w", err)
+	}
+	if o.runs < 1 || o.seconds <= 0 {
+		return nil, fmt.Errorf("-runs %d, -seconds %v: want more than 0", o.runs, o.seconds)
 	}
 	selected := slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return !match.MatchString(r.name) })
 	if len(selected) == 0 {
-		return fmt.Errorf("-rows %s: no row has such a name", o.rows)
+		return nil, fmt.Errorf("-rows %s: no row has such a name", o.rows)
 	}
-	if o.runs < 1 || o.seconds <= 0 {
-		return fmt.Errorf("-runs %d, -seconds %v: want more than 0", o.runs, o.seconds)
+	return selected, nil
+}
+
+// prepare does what the sandbox cannot do.
+func prepare(selected []row) error {
+	if slices.ContainsFunc(selected, func(r row) bool { return r.of.guest }) {
+		return buildGuest()
 	}
+	return nil
+}
+
+func run(o *options, selected []row) error {
 	var recorded *report
+	var err error
 	if o.recorded != "" {
 		if recorded, err = readReport(o.recorded); err != nil {
 			return err
@@ -87,8 +107,11 @@ func run(o *options) error {
 // A bench carries out measurements.
 type bench struct {
 	softroce string
+	profiles string // folder
+	running  *measurement
 	runTime  time.Duration
 	rounds   int
+	lab      *rxelab.Lab // once it has been booted
 	results  map[*measurement]*series
 }
 
@@ -108,7 +131,7 @@ type sample struct {
 
 func newBench(o *options) (*bench, error) {
 	b := &bench{
-		softroce: o.softroce, rounds: o.runs, runTime: time.Duration(o.seconds * float64(time.Second)),
+		softroce: o.softroce, profiles: o.profiles, rounds: o.runs, runTime: time.Duration(o.seconds * float64(time.Second)),
 		results: map[*measurement]*series{},
 	}
 	return b, makeNetwork()
@@ -117,8 +140,7 @@ func newBench(o *options) (*bench, error) {
 // runLimit ends a run that hangs.
 const runLimit = 2 * time.Minute
 
-// measure carries out the measurements that rows need, each once a round. The first run of each,
-// which is short, is not counted: it shows how many operations take as long as a run should.
+// measure carries out the measurements that rows need, each once a round.
 func (b *bench) measure(ctx context.Context, rows []row) {
 	var all []*measurement
 	for _, r := range rows {
@@ -129,33 +151,42 @@ func (b *bench) measure(ctx context.Context, rows []row) {
 			}
 		}
 	}
-	for round := range b.rounds + 1 {
+	for round := range b.rounds {
 		for _, m := range all {
 			s := b.results[m]
-			if round == 0 && m.first == 0 {
-				continue
-			}
-			if round == 0 {
-				s.count = m.first
+			if round == 0 && m.first > 0 {
+				s.count = b.calibrate(ctx, m)
 			}
 			result, err := b.once(ctx, m, s.count)
 			if err != nil {
 				s.err = err
-				fmt.Fprintf(os.Stderr, "%d/%d %s: %v\n", round, b.rounds, m.name, err)
+				fmt.Fprintf(os.Stderr, "%d/%d %s: %v\n", round+1, b.rounds, m.name, err)
 				continue
 			}
-			fmt.Fprintf(os.Stderr, "%d/%d %s: %s %s\n", round, b.rounds, m.name, significant(result.value), m.unit)
-			if round == 0 {
-				s.count = m.countFor(result, b.runTime)
-				continue
-			}
+			fmt.Fprintf(os.Stderr, "%d/%d %s: %s %s\n", round+1, b.rounds, m.name, significant(result.value), m.unit)
 			s.samples = append(s.samples, result)
+			s.count = m.countFor(result, b.runTime)
 		}
 	}
+}
+
+// calibrate finds out how many operations take about as long as a run should. Short runs say little,
+// so each is longer than the one before it.
+func (b *bench) calibrate(ctx context.Context, m *measurement) int {
+	count := m.first
+	for range 3 {
+		result, err := b.once(ctx, m, count)
+		if err != nil || m.countFor(result, b.runTime) < 2*count {
+			break
+		}
+		count = m.countFor(result, b.runTime)
+	}
+	return count
 }
 
 func (b *bench) once(ctx context.Context, m *measurement, count int) (sample, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, runLimit, fmt.Errorf("not done within %v", runLimit))
 	defer cancel()
+	b.running = m
 	return m.run(ctx, b, count)
 }

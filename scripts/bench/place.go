@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"softroce/e2e/harness"
 	"softroce/verbs"
@@ -37,6 +37,7 @@ type end struct {
 type testbed struct {
 	ends    [2]end
 	daemons []*process
+	profile string // the beginning of the names of files with profiles; none if it is empty
 }
 
 // A process is a running program.
@@ -111,29 +112,22 @@ func (p *process) until(ctx context.Context, ready func() bool) error {
 
 // cpu returns the processor time of a running process.
 func (p *process) cpu() (time.Duration, error) {
-	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "stat"))
-	if err != nil {
-		return 0, err
+	const cpuclockSched = 2 // of the kernel's MAKE_PROCESS_CPUCLOCK
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^p.cmd.Process.Pid<<3|cpuclockSched), &t); err != nil {
+		return 0, fmt.Errorf("processor time of %s: %w", p.name(), err)
 	}
-	// The name of the program is in parentheses and may contain spaces.
-	_, after, _ := strings.Cut(string(b), ") ")
-	fields := strings.Fields(after)
-	user, err1 := strconv.Atoi(fields[11])
-	system, err2 := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * (time.Second / ticks), errors.Join(err1, err2)
+	return time.Duration(t.Nano()), nil
 }
-
-// ticks are the units of times in /proc in a second (USER_HZ, which is the same everywhere).
-const ticks = 100
 
 // spent returns the processor time of a process that has ended.
 func (p *process) spent() time.Duration {
 	return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
 }
 
-// open starts the daemons of a place.
-func (b *bench) open(ctx context.Context, p place) (*testbed, error) {
-	s := &testbed{}
+// open starts the daemons of a place, with these options.
+func (b *bench) open(ctx context.Context, p place, options ...string) (*testbed, error) {
+	t := &testbed{profile: b.profileOf(b.running)}
 	sockets, nics := []string{"/run/ab"}, [][]string{nil}
 	if p.mtu != 0 {
 		nic := []string{"--nic", "rdma0=auto:" + interfaceName(p.mtu)}
@@ -141,12 +135,12 @@ func (b *bench) open(ctx context.Context, p place) (*testbed, error) {
 	}
 	for i, socket := range sockets {
 		e := end{namespace: namespaces[i]}
-		d, err := e.start(ctx, append([]string{b.softroce, "daemon", "--socket", socket}, nics[i]...)...)
+		d, err := e.start(ctx, slices.Concat([]string{b.softroce, "daemon", "--socket", socket}, nics[i], options)...)
 		if err != nil {
-			s.close()
+			t.close()
 			return nil, err
 		}
-		s.daemons = append(s.daemons, d)
+		t.daemons = append(t.daemons, d)
 		err = d.until(ctx, func() bool {
 			c, err := verbs.Open(ctx, "", verbs.WithSocket(socket))
 			if err == nil {
@@ -155,12 +149,12 @@ func (b *bench) open(ctx context.Context, p place) (*testbed, error) {
 			return err == nil
 		})
 		if err != nil {
-			s.close()
+			t.close()
 			return nil, err
 		}
 	}
-	for i := range s.ends {
-		e := &s.ends[i]
+	for i := range t.ends {
+		e := &t.ends[i]
 		if p.mtu == 0 {
 			*e = end{namespace: namespaces[0], host: "127.0.0.1", device: fmt.Sprint("softroce", i), socket: sockets[0]}
 		} else {
@@ -172,61 +166,66 @@ func (b *bench) open(ctx context.Context, p place) (*testbed, error) {
 		}
 		e.prefix = append(e.prefix, "--")
 	}
-	return s, nil
+	return t, nil
 }
 
 // withoutDaemon returns the ends of a place for programs that use TCP.
 func (p place) withoutDaemon() *testbed {
-	s := &testbed{}
-	for i := range s.ends {
+	t := &testbed{}
+	for i := range t.ends {
 		if p.mtu == 0 {
-			s.ends[i] = end{namespace: namespaces[0], host: "127.0.0.1"}
+			t.ends[i] = end{namespace: namespaces[0], host: "127.0.0.1"}
 		} else {
-			s.ends[i] = end{namespace: namespaces[i], host: address(p.mtu, i)}
+			t.ends[i] = end{namespace: namespaces[i], host: address(p.mtu, i)}
 		}
 	}
-	return s
+	return t
 }
 
 // close ends the daemons.
-func (s *testbed) close() {
-	for _, d := range s.daemons {
+func (t *testbed) close() {
+	for _, d := range t.daemons {
 		d.cmd.Process.Signal(syscall.SIGTERM)
 		<-d.ended
 	}
 }
 
 // cpu returns the processor time of the daemons.
-func (s *testbed) cpu() (sum time.Duration, err error) {
-	for _, d := range s.daemons {
-		t, e := d.cpu()
-		sum, err = sum+t, errors.Join(err, e)
+func (t *testbed) cpu() (sum time.Duration, err error) {
+	for _, d := range t.daemons {
+		spent, e := d.cpu()
+		sum, err = sum+spent, errors.Join(err, e)
 	}
 	return sum, err
 }
 
 // exchange runs a server and then its client, and returns what the client printed and the processor
 // time that the daemons used meanwhile. The client's command line gets the server's address.
-func (s *testbed) exchange(ctx context.Context, port int, server []string, client func(host string) []string) (string, time.Duration, error) {
+func (t *testbed) exchange(ctx context.Context, port int, server []string, client func(host string) []string) (string, time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	serving, err := s.ends[1].start(ctx, server...)
+	serving, err := t.ends[1].start(ctx, server...)
 	if err != nil {
 		return "", 0, err
 	}
 	if err := serving.listening(ctx, port); err != nil {
 		return "", 0, err
 	}
-	before, err := s.cpu()
+	stop, err := t.record(ctx)
 	if err != nil {
 		return "", 0, err
 	}
-	p, err := s.ends[0].start(ctx, client(s.ends[1].host)...)
+	before, err := t.cpu()
+	if err != nil {
+		return "", 0, err
+	}
+	p, err := t.ends[0].start(ctx, client(t.ends[1].host)...)
 	if err != nil {
 		return "", 0, err
 	}
 	out, err := p.wait(ctx)
-	after, cpuErr := s.cpu()
+	after, cpuErr := t.cpu()
+	cpuErr = errors.Join(cpuErr, stop())
 	if err != nil {
 		return "", 0, fmt.Errorf("%w\nserver: %s", err, serving.output.String())
 	}

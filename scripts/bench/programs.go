@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -17,8 +18,9 @@ import (
 type measurement struct {
 	name  string
 	unit  string
-	first int // operations of the first run; 0 if a run takes a time instead
-	size  int // bytes of an operation
+	first int  // operations of the first run; 0 if a run takes a time instead
+	size  int  // bytes of an operation
+	guest bool // it needs the guest
 	run   func(ctx context.Context, b *bench, count int) (sample, error)
 }
 
@@ -42,15 +44,18 @@ func (m *measurement) countFor(s sample, d time.Duration) int {
 	case micros:
 		rate = 1e6 / (2 * s.mean) // a latency is half of a round trip
 	}
-	return max(m.first, int(rate*d.Seconds()))
+	return max(m.first, int(math.Round(rate*d.Seconds())))
 }
 
 // perUnit returns processor time for a GiB or a million messages.
 func (m *measurement) perUnit(cpu time.Duration, count int) float64 {
-	if m.unit == gbps {
+	switch m.unit {
+	case gbps:
 		return cpu.Seconds() / (float64(count) * float64(m.size) / gib)
+	case mega:
+		return cpu.Seconds() / (float64(count) / messages)
 	}
-	return cpu.Seconds() / (float64(count) / messages)
+	return 0
 }
 
 // need reports a program that is not installed.
@@ -70,15 +75,15 @@ func tcp(mtu int) *measurement {
 			return sample{}, err
 		}
 		port := harness.FreePort()
-		s := place{mtu: mtu}.withoutDaemon()
-		server, err := s.ends[1].start(ctx, "iperf3", "-s", "-1", "-p", fmt.Sprint(port))
+		t := place{mtu: mtu}.withoutDaemon()
+		server, err := t.ends[1].start(ctx, "iperf3", "-s", "-1", "-p", fmt.Sprint(port))
 		if err != nil {
 			return sample{}, err
 		}
 		if err := server.listening(ctx, port); err != nil {
 			return sample{}, err
 		}
-		client, err := s.ends[0].start(ctx, "iperf3", "-c", s.ends[1].host, "-p", fmt.Sprint(port),
+		client, err := t.ends[0].start(ctx, "iperf3", "-c", t.ends[1].host, "-p", fmt.Sprint(port),
 			"-t", fmt.Sprint(max(1, int(b.runTime.Seconds()))), "-J")
 		if err != nil {
 			return sample{}, err
@@ -126,11 +131,11 @@ func perftest(program string, size int, unit string, where place) *measurement {
 		if err := need(program); err != nil {
 			return sample{}, err
 		}
-		s, err := b.open(ctx, where)
+		t, err := b.open(ctx, where)
 		if err != nil {
 			return sample{}, err
 		}
-		defer s.close()
+		defer t.close()
 		port := harness.FreePort()
 		// -F leaves the frequency of the processor alone; -x 1 is the first IPv4 GID.
 		argv := []string{program, "-F", "-x", "1", "-s", fmt.Sprint(size), "-n", fmt.Sprint(count), "-p", fmt.Sprint(port)}
@@ -140,7 +145,7 @@ func perftest(program string, size int, unit string, where place) *measurement {
 		if where.mtu == 1500 {
 			argv = append(argv, "-m", "1024")
 		}
-		out, cpu, err := s.exchange(ctx, port, argv, func(host string) []string { return append(argv, host) })
+		out, cpu, err := t.exchange(ctx, port, argv, func(host string) []string { return append(argv, host) })
 		if err != nil {
 			return sample{}, err
 		}
@@ -180,7 +185,7 @@ func ucx(test string, size int, unit string, overTCP bool, where place) *measure
 		if err := need("ucx_perftest"); err != nil {
 			return sample{}, err
 		}
-		s := where.withoutDaemon()
+		t := where.withoutDaemon()
 		device := "lo"
 		if where.mtu != 0 {
 			device = interfaceName(where.mtu)
@@ -189,11 +194,11 @@ func ucx(test string, size int, unit string, overTCP bool, where place) *measure
 		transport := "tcp"
 		if !overTCP {
 			var err error
-			if s, err = b.open(ctx, where); err != nil {
+			if t, err = b.open(ctx, where); err != nil {
 				return sample{}, err
 			}
-			defer s.close()
-			transport, devices = "rc_v", [2]string{s.ends[0].device + ":1", s.ends[1].device + ":1"}
+			defer t.close()
+			transport, devices = "rc_v", [2]string{t.ends[0].device + ":1", t.ends[1].device + ":1"}
 		}
 		port := harness.FreePort()
 		argv := func(end int, more ...string) []string {
@@ -201,7 +206,7 @@ func ucx(test string, size int, unit string, overTCP bool, where place) *measure
 				"ucx_perftest", "-p", fmt.Sprint(port)}, more...)
 		}
 		const warmUp = 500
-		out, cpu, err := s.exchange(ctx, port, argv(1), func(host string) []string {
+		out, cpu, err := t.exchange(ctx, port, argv(1), func(host string) []string {
 			return argv(0, host, "-t", test, "-s", fmt.Sprint(size), "-n", fmt.Sprint(count), "-w", fmt.Sprint(warmUp), "-f")
 		})
 		if err != nil {

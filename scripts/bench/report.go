@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -63,7 +64,7 @@ func (b *bench) result(r row) result {
 		res.err = cmp.Or(res.err, b.results[r.beside].err)
 		res.Ratio = 0
 		if res.Beside.Median > 0 {
-			res.Ratio = res.Of.Median / res.Beside.Median
+			res.Ratio = round(res.Of.Median / res.Beside.Median)
 		}
 	}
 	return res
@@ -76,12 +77,18 @@ func (b *bench) figures(m *measurement, what quantity) figures {
 	}
 	f := figures{Name: m.name, Runs: len(values)}
 	if f.Runs > 0 {
-		f.Median, f.Min, f.Max = median(values), slices.Min(values), slices.Max(values)
+		f.Median, f.Min, f.Max = round(median(values)), round(slices.Min(values)), round(slices.Max(values))
 		if what == value {
-			f.CPU = median(cpus)
+			f.CPU = round(median(cpus))
 		}
 	}
 	return f
+}
+
+// round leaves six digits, more than a measurement has.
+func round(v float64) float64 {
+	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 6, 64), 64)
+	return v
 }
 
 func median(list []float64) float64 {
@@ -180,9 +187,9 @@ func (r *report) table() string {
 		if res.missesFloor() {
 			missed = " **misses**"
 		}
-		fmt.Fprintf(t, "| %s\t| %s\t| %s\t| %s%s\t| %s %s\t| %s %s\t| %s\t| %s\t|\n", res.Name, res.Of.text(res.Unit),
-			res.Beside.named(res.Unit), significant(res.Ratio), missed, relation, significant(res.Floor), relation,
-			significant(res.Goal), res.Of.cpu(), res.Beside.cpu())
+		fmt.Fprintf(t, "| %s\t| %s\t| %s\t| %s%s\t| %s %v\t| %s %v\t| %s\t| %s\t|\n", res.Name, res.Of.text(res.Unit),
+			res.Beside.named(res.Unit), significant(res.Ratio), missed, relation, res.Floor, relation, res.Goal,
+			res.Of.cpu(), res.Beside.cpu())
 	}
 	t.Flush()
 	return b.String()
@@ -220,8 +227,10 @@ func significant(v float64) string {
 		return fmt.Sprintf("%.0f", v)
 	case v >= 10:
 		return fmt.Sprintf("%.1f", v)
+	case v >= 1:
+		return fmt.Sprintf("%.2f", v)
 	}
-	return fmt.Sprintf("%.2f", v)
+	return fmt.Sprintf("%.3f", v)
 }
 
 // failures returns an error for each row that has a run that failed.

@@ -75,9 +75,59 @@ func makeRows() (list []row) {
 	iperf3 := tcp(9000)
 	for _, size := range []int{64 << 10, 1 << 20} {
 		write := perftest("ib_write_bw", size, gbps, twoDaemons)
+		send, read := perftest("ib_send_bw", size, gbps, twoDaemons), perftest("ib_read_bw", size, gbps, twoDaemons)
+		tagged := ucx("tag_bw", size, gbps, false, twoDaemons)
 		list = append(list,
 			row{name: write.name, of: write, beside: iperf3, floor: 0.75, goal: 1},
-			row{name: write.name + ", CPU s/GiB", of: write, beside: iperf3, what: cpu, lower: true, floor: 1.8, goal: 1.2})
+			row{name: write.name + ", CPU", of: write, beside: iperf3, what: cpu, lower: true, floor: 1.8, goal: 1.2},
+			row{name: send.name, of: send, beside: write, floor: 0.8, goal: 0.95},
+			row{name: read.name, of: read, beside: write, floor: 0.8, goal: 0.95},
+			row{name: tagged.name, of: tagged, beside: ucx("tag_bw", size, gbps, true, twoDaemons), floor: 0.8, goal: 1.1})
 	}
-	return list
+	small := perftest("ib_write_bw", 64<<10, gbps, smallMTU)
+	list = append(list, row{name: small.name, of: small, beside: tcp(1500), floor: 0.6, goal: 0.8})
+
+	copied := processVM(64 << 10)
+	shared := perftest("ib_write_bw", 64<<10, gbps, place{memory: "auto"})
+	unshared := perftest("ib_write_bw", 64<<10, gbps, place{memory: "process"})
+	list = append(list,
+		row{name: shared.name, of: shared, beside: copied, floor: 0.6, goal: 1},
+		row{name: unshared.name, of: unshared, beside: copied, floor: 0.35, goal: 0.45})
+	for _, size := range []int{64 << 10, 1 << 20} {
+		tagged := ucx("tag_bw", size, gbps, false, oneDaemon)
+		list = append(list, row{name: tagged.name, of: tagged, beside: ucx("tag_bw", size, gbps, true, oneDaemon), floor: 1, goal: 1.5})
+	}
+
+	for _, c := range []struct {
+		where                            place
+		latency, latencyGoal, rate, goal float64
+	}{{oneDaemon, 1, 0.5, 3, 5}, {twoDaemons, 2.5, 1.5, 2, 3}} {
+		latency, rate := ucx("tag_lat", 8, micros, true, c.where), ucx("tag_bw", 8, mega, true, c.where)
+		for _, program := range []string{"ib_send_lat", "ib_write_lat"} {
+			m := perftest(program, 8, micros, c.where)
+			list = append(list, row{name: m.name, of: m, beside: latency, lower: true, floor: c.latency, goal: c.latencyGoal})
+		}
+		for _, program := range []string{"ib_write_bw", "ib_send_bw"} {
+			m := perftest(program, 8, mega, c.where)
+			list = append(list, row{name: m.name, of: m, beside: rate, floor: c.rate, goal: c.goal})
+		}
+	}
+
+	for _, qps := range []int{1000, 10000} {
+		many, one := roundRobin(qps, 1), roundRobin(1, min(qps, maxDepth))
+		list = append(list, row{name: many.name, of: many, beside: one, floor: 0.6, goal: 0.8})
+	}
+	list = append(list,
+		row{name: heapOfIdleQP.name, of: heapOfIdleQP, lower: true, floor: 8, goal: 4},
+		row{name: cpuOfIdleQPs.name, of: cpuOfIdleQPs, lower: true, floor: 1, goal: 0.2})
+
+	write := inGuest("ib_write_bw", 64<<10, gbps, false)
+	latency, kernels := inGuest("ib_send_lat", 8, micros, false), inGuest("ib_send_lat", 8, micros, true)
+	return append(list,
+		row{name: write.name, of: write, beside: inGuest("ib_write_bw", 64<<10, gbps, true), floor: 3, goal: 5},
+		row{name: latency.name + ", average", of: latency, beside: kernels, what: mean, lower: true, floor: 1.5, goal: 1},
+		row{name: latency.name + ", median", of: latency, beside: kernels, lower: true, floor: 4, goal: 2})
 }
+
+// maxDepth is the largest depth of softroce perf.
+const maxDepth = 8192

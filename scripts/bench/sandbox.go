@@ -14,15 +14,21 @@ import (
 // sandboxed marks the process inside the sandbox.
 const sandboxed = "SOFTROCE_BENCH_SANDBOXED"
 
-// inSandbox runs f in a copy of this process with namespaces of its own for processes, mounts and
-// the network. That process is the first one there and dies with this one, so the kernel ends
+// inSandbox runs before, and then f in a copy of this process with namespaces of its own for
+// processes, mounts and the network. That process is the first one there and dies with this one, so the kernel ends
 // everything that was started and removes the network, also if bench is killed.
-func inSandbox(f func() error) error {
+func inSandbox(before, f func() error) error {
 	if os.Getenv(sandboxed) != "" {
-		return errors.Join(mountSandbox(), f())
+		if err := mountSandbox(); err != nil {
+			return err
+		}
+		return f()
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("needs root, for network namespaces")
+	}
+	if err := before(); err != nil {
+		return err
 	}
 	runtime.LockOSThread() // the parent of Pdeathsig is a thread
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)

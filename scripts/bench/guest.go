@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"softroce/e2e/harness"
+	"softroce/e2e/rxelab"
+)
+
+// The guest is booted by the first measurement that needs it. It ends with the sandbox.
+func (b *bench) guest(ctx context.Context) (*rxelab.Guest, error) {
+	if b.lab != nil {
+		return b.lab.Guests[0], nil
+	}
+	lab, err := rxelab.Up(ctx, rxelab.Options{Processors: 2})
+	if err != nil {
+		return nil, err
+	}
+	if err := lab.Guests[0].Put(ctx, b.softroce, guestBinary); err != nil {
+		return nil, err
+	}
+	b.lab = lab
+	return lab.Guests[0], nil
+}
+
+const guestBinary = "/tmp/softroce"
+
+// buildGuest downloads the kernel of the guest, and what else the lab needs, which the sandbox
+// could not.
+func buildGuest() error {
+	cmd := exec.Command(filepath.Join(rxelab.Dir(), "lab"), "build")
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("lab build: %w", err)
+	}
+	return nil
+}
+
+// inGuest measures a program of perftest in a guest with two processors, from one NIC to itself: one
+// of softroce, or the kernel's.
+func inGuest(program string, size int, unit string, rxe bool) *measurement {
+	nic, prefix, device := "softroce", guestBinary+" run -q --socket /tmp/s --device softroce0 -- ", "softroce0"
+	if rxe {
+		nic, prefix, device = "rxe", "", "rxe0"
+	}
+	m := &measurement{name: fmt.Sprintf("%s %s, %s in a guest", program, bytesOf(size), nic), unit: unit, first: 500, size: size, guest: true}
+	m.run = func(ctx context.Context, b *bench, count int) (sample, error) {
+		g, err := b.guest(ctx)
+		if err != nil {
+			return sample{}, err
+		}
+		ctx, cancel := context.WithCancel(ctx) // ends the server and the daemon, too
+		defer cancel()
+		if !rxe {
+			// It accepts clients when it has printed the socket.
+			_, err := g.Start(ctx, runLimit, guestBinary+" daemon --socket /tmp/s >/tmp/daemon.log 2>&1")
+			if err != nil {
+				return sample{}, err
+			}
+			if out, err := g.Run(ctx, runLimit, "until grep -q '^socket' /tmp/daemon.log; do sleep 0.05; done"); err != nil {
+				return sample{}, fmt.Errorf("daemon in the guest: %w: %s", err, out)
+			}
+		}
+		port := harness.FreePort()
+		command := fmt.Sprintf("%s%s -F -d %s -x 1 -s %d -n %d -p %d", prefix, program, device, size, count, port)
+		if unit != micros {
+			command += " --report_gbits"
+		}
+		server, err := g.Start(ctx, runLimit, command)
+		if err != nil {
+			return sample{}, err
+		}
+		if err := g.WaitListen(ctx, port); err != nil {
+			return sample{}, fmt.Errorf("%w: %s", err, server.Output())
+		}
+		out, err := g.Run(ctx, runLimit, command+" 127.0.0.1")
+		if err != nil {
+			return sample{}, fmt.Errorf("%w: %s", err, out)
+		}
+		return parsePerftest(out, unit)
+	}
+	return m
+}
