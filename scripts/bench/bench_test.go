@@ -1,6 +1,8 @@
 package main
 
 import (
+	"flag"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -126,4 +128,48 @@ func TestRowsHaveNamesOfTheirOwn(t *testing.T) {
 		}
 		seen[r.name] = true
 	}
+}
+
+var update = flag.Bool("update", false, "write the table of docs/internals/performance.md")
+
+// TestPerformancePageHasTheRecordedRows holds the page to recorded.json.
+func TestPerformancePageHasTheRecordedRows(t *testing.T) {
+	const file, start, end = "../../docs/internals/performance.md", "<!-- recorded -->\n", "<!-- end of recorded -->\n"
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := readReport("recorded.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(page), start)
+	old, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		t.Fatalf("%s has no %q or %q", file, start, end)
+	}
+	want := "\n" + r.Machine + ":\n\n" + r.table() + "\n"
+	switch {
+	case old == want:
+	case *update:
+		if err := os.WriteFile(file, []byte(before+start+want+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s has another table than recorded.json: go test ./scripts/bench -run %s -update", file, t.Name())
+	}
+	for _, res := range r.Rows {
+		if row := find(res.Name); row == nil || row.floor != res.Floor || row.goal != res.Goal {
+			t.Errorf("%s: recorded with floor %v and goal %v, now %+v", res.Name, res.Floor, res.Goal, row)
+		}
+	}
+}
+
+func find(name string) *row {
+	for i := range rows {
+		if rows[i].name == name {
+			return &rows[i]
+		}
+	}
+	return nil
 }
