@@ -40,8 +40,8 @@ func buildGuest() error {
 	return nil
 }
 
-// inGuest measures a program of perftest in a guest with two processors, from one NIC to itself: one
-// of softroce, or the kernel's.
+// inGuest measures a program of perftest in a guest with two processors, from one NIC to itself:
+// one of softroce, or the kernel's.
 func inGuest(program string, size int, unit string, rxe bool) *measurement {
 	nic, prefix, device := "softroce", guestBinary+" run -q --socket /tmp/s --device softroce0 -- ", "softroce0"
 	if rxe {

@@ -170,8 +170,8 @@ func (b *bench) measure(ctx context.Context, rows []row) {
 	}
 }
 
-// calibrate finds out how many operations take about as long as a run should. Short runs say little,
-// so each is longer than the one before it.
+// calibrate finds out how many operations take about as long as a run should. Short runs say
+// little, so each is longer than the one before it.
 func (b *bench) calibrate(ctx context.Context, m *measurement) int {
 	count := m.first
 	for range 3 {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"regexp"
 	"runtime"
 	"slices"
@@ -35,7 +34,6 @@ type result struct {
 	Lower  bool    `json:"lower_is_better,omitempty"`
 	Floor  float64 `json:"floor"`
 	Goal   float64 `json:"goal"`
-	Commit string  `json:"commit,omitempty"`
 
 	err error
 }
@@ -52,7 +50,7 @@ type figures struct {
 
 // result returns a row of the report.
 func (b *bench) result(r row) result {
-	res := result{Name: r.name, Unit: r.of.unit, Lower: r.lower, Floor: r.floor, Goal: r.goal, Commit: commit()}
+	res := result{Name: r.name, Unit: r.of.unit, Lower: r.lower, Floor: r.floor, Goal: r.goal}
 	if r.what == cpu {
 		res.Unit = "s/GiB"
 	}
@@ -115,15 +113,6 @@ func machine() string {
 		kind = "virtual machine, "
 	}
 	return fmt.Sprintf("%s%s, %d processors, Linux %s, %s", kind, model, runtime.NumCPU(), release, runtime.Version())
-}
-
-// commit returns the commit of the tree, or nothing outside of a repository.
-func commit() string {
-	out, err := exec.Command("git", "describe", "--always", "--dirty", "--exclude=*").Output()
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(out))
 }
 
 func readReport(file string) (*report, error) {

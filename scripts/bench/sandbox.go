@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,8 +17,8 @@ import (
 const sandboxed = "SOFTROCE_BENCH_SANDBOXED"
 
 // inSandbox runs before, and then f in a copy of this process with namespaces of its own for
-// processes, mounts and the network. That process is the first one there and dies with this one, so the kernel ends
-// everything that was started and removes the network, also if bench is killed.
+// processes, mounts and the network. That process is the first one there and dies with this one, so
+// the kernel ends everything that was started and removes the network, also if bench is killed.
 func inSandbox(before, f func() error) error {
 	if os.Getenv(sandboxed) != "" {
 		if err := mountSandbox(); err != nil {
@@ -96,5 +98,24 @@ func makeNetwork() error {
 			return fmt.Errorf("ip %v: %w: %s", args, err, out)
 		}
 	}
+	// UCX uses no interface that is not running, which it may not be for a second.
+	for limit := time.Now().Add(linkLimit); !running(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(limit) {
+			return fmt.Errorf("the veth pairs are not up after %v", linkLimit)
+		}
+	}
 	return nil
+}
+
+const linkLimit = 10 * time.Second
+
+// running reports whether all ends of the veth pairs are.
+func running() bool {
+	for _, ns := range namespaces {
+		out, _ := exec.Command("ip", "-n", ns, "-o", "link", "show", "up", "type", "veth").Output()
+		if strings.Count(string(out), " state UP ") != len(mtus) {
+			return false
+		}
+	}
+	return true
 }
