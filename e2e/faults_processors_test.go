@@ -15,6 +15,10 @@ import (
 // engineThread is the name of the thread of a daemon's only engine.
 const engineThread = "engine0"
 
+// rtRuntime limits the time in a second that real-time threads may run, in microseconds; -1 is no
+// limit. The usual value would stop an engine that is busy for 50 ms in each second.
+const rtRuntime = "/proc/sys/kernel/sched_rt_runtime_us"
+
 // isolateEngine gives the engine of a daemon a processor to itself, one of those that this process
 // may use. All other threads of the daemon, this process and what it starts share the others.
 func isolateEngine(t *testing.T, daemon int) {
@@ -36,6 +40,18 @@ func isolateEngine(t *testing.T, daemon int) {
 	own.Set(cpu)
 	others.Clear(cpu)
 
+	usual, err := os.ReadFile(rtRuntime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(rtRuntime, usual, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.WriteFile(rtRuntime, []byte("-1"), 0); err != nil {
+		t.Fatal(err)
+	}
 	engines := 0
 	eachThread(t, daemon, func(id int, name string) error {
 		if name != engineThread {
