@@ -293,9 +293,11 @@ SR_PUBLIC int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd,
 	return rc;
 }
 
+/* If the queue pair cannot be destroyed, errno says why, and the identifier keeps it. */
 SR_PUBLIC void rdma_destroy_qp(struct rdma_cm_id *id)
 {
-	ibv_destroy_qp(id->qp);
+	if (ibv_destroy_qp(id->qp))
+		return;
 	id->qp = NULL;
 	destroy_cqs(id);
 }
