@@ -273,8 +273,27 @@ func runWithoutDaemon(t *testing.T, name string) {
 	f := verbstest.New(t, verbstest.WithoutLeakCheck())
 	socket := f.Socket()
 	cmd := command(t, socket, compile(t, name))
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
+	stderr, err := converse(t, cmd, func(line string) {
+		switch line {
+		case "end":
+			f.Close()
+		case "start":
+			if _, err := fabrictest.New(t, fabrictest.Config{NoLeakCheck: true}).Server.Listen(attach.ListenConfig{Path: socket}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if err != nil {
+		t.Errorf("%v\n%s", err, stderr)
+	}
+}
+
+// converse runs a program that prints lines, and waits for a line after each. It returns what the
+// program printed on standard error.
+func converse(t *testing.T, cmd *exec.Cmd, handle func(line string)) (stderr string, err error) {
+	t.Helper()
+	var diag strings.Builder
+	cmd.Stderr = &diag
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -287,18 +306,10 @@ func runWithoutDaemon(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 	for lines := bufio.NewScanner(out); lines.Scan(); fmt.Fprintln(in) {
-		switch lines.Text() {
-		case "end":
-			f.Close()
-		case "start":
-			if _, err := fabrictest.New(t, fabrictest.Config{NoLeakCheck: true}).Server.Listen(attach.ListenConfig{Path: socket}); err != nil {
-				t.Error(err)
-			}
-		}
+		handle(lines.Text())
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, &stderr)
-	}
+	err = cmd.Wait()
+	return diag.String(), err
 }
 
 func TestProgramSurvivesDaemonRestart(t *testing.T) {

@@ -1,8 +1,6 @@
 package check
 
 import (
-	"bufio"
-	"fmt"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -31,27 +29,14 @@ func runSharedMemory(t *testing.T, b *build) {
 	f := fabrictest.New(t, fabrictest.Config{NICs: 1, Limits: attach.Limits{Registered: 4 << 30}})
 	cmd := b.command(t, 3*programLimit, f.Socket(), b.compile(t, "shared_memory"))
 	shareMemory(cmd)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	for lines := bufio.NewScanner(out); lines.Scan(); fmt.Fprintln(in) {
-		address, want, _ := strings.Cut(lines.Text(), " ")
+	stderr, err := converse(t, cmd, func(line string) {
+		address, want, _ := strings.Cut(line, " ")
 		if got := accessOf(f, address); !strings.HasPrefix(want, got+" (") {
 			t.Errorf("shared_memory.c: %s: is %s", want, got)
 		}
-	}
-	if err := cmd.Wait(); err != nil || stderr.Len() > 0 {
-		t.Errorf("%v\n%s", err, &stderr)
+	})
+	if err != nil || stderr != "" {
+		t.Errorf("%v\n%s", err, stderr)
 	}
 }
 

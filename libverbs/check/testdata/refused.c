@@ -62,20 +62,7 @@ static void modify(struct ibv_qp_attr *a, int mask)
 
 static void connect_to_itself(void)
 {
-	struct ibv_qp_attr a = {
-		.qp_state = IBV_QPS_INIT,
-		.port_num = 1,
-		.qp_access_flags = ALL_ACCESS,
-		.path_mtu = IBV_MTU_1024,
-		.dest_qp_num = qp->qp_num,
-		.min_rnr_timer = 1,
-		.timeout = 18,
-		.retry_cnt = 7,
-		.rnr_retry = 7,
-		.ah_attr = {.is_global = 1,
-			    .port_num = 1,
-			    .grh = {.sgid_index = 1, .hop_limit = 1}},
-	};
+	struct ibv_qp_attr a = connected_attr(qp->qp_num);
 	FAILS(REFUSED, ibv_query_gid(s.context, 1, 1, &a.ah_attr.grh.dgid) == -1);
 	REQUIRE(!ibv_query_gid(s.context, 1, 1, &a.ah_attr.grh.dgid));
 	modify(&a, INIT_MASK);

@@ -73,10 +73,10 @@ static inline struct ibv_qp_init_attr rc_attr(struct setup *s)
 	(IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |     \
 	 IBV_QP_MAX_QP_RD_ATOMIC)
 
-/* Connects a queue pair to another one of the same NIC. */
-static inline void connect_qp(struct setup *s, struct ibv_qp *qp, uint32_t dest)
+/* Of a queue pair that is connected to another one of the same NIC, whose GID is to be set. */
+static inline struct ibv_qp_attr connected_attr(uint32_t dest)
 {
-	struct ibv_qp_attr a = {
+	return (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_INIT,
 		.port_num = 1,
 		.qp_access_flags = ALL_ACCESS,
@@ -92,6 +92,12 @@ static inline void connect_qp(struct setup *s, struct ibv_qp *qp, uint32_t dest)
 			    .port_num = 1,
 			    .grh = {.sgid_index = 1, .hop_limit = 1}},
 	};
+}
+
+/* Connects a queue pair to another one of the same NIC. */
+static inline void connect_qp(struct setup *s, struct ibv_qp *qp, uint32_t dest)
+{
+	struct ibv_qp_attr a = connected_attr(dest);
 	REQUIRE(!ibv_query_gid(s->context, 1, 1, &a.ah_attr.grh.dgid));
 	REQUIRE(!ibv_modify_qp(qp, &a, INIT_MASK));
 	a.qp_state = IBV_QPS_RTR;

@@ -200,20 +200,7 @@ static void churn_memory(void)
 
 static bool churn_connect(struct ibv_qp *qp)
 {
-	struct ibv_qp_attr a = {
-		.qp_state = IBV_QPS_INIT,
-		.port_num = 1,
-		.path_mtu = IBV_MTU_1024,
-		.dest_qp_num = qp->qp_num,
-		.min_rnr_timer = 1,
-		.timeout = 18,
-		.retry_cnt = 7,
-		.rnr_retry = 7,
-		.qp_access_flags = ALL_ACCESS,
-		.ah_attr = {.is_global = 1,
-			    .port_num = 1,
-			    .grh = {.sgid_index = 1, .hop_limit = 1}},
-	};
+	struct ibv_qp_attr a = connected_attr(qp->qp_num);
 	if (!OK(!ibv_query_gid(s.context, 1, 1, &a.ah_attr.grh.dgid)))
 		return false;
 	if (!OK(!ibv_modify_qp(qp, &a, INIT_MASK)))
