@@ -2,7 +2,6 @@ package attach
 
 import (
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -55,7 +54,7 @@ func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (reply, e
 	name := abi.Text(v.Name[:])
 	d, ok := c.server.findDevice(name)
 	if !ok {
-		return reply{}, errorf(syscall.ENODEV, "no device %q", name)
+		return reply{}, c.server.noDevice(name)
 	}
 	bells, bellsFD, err := c.account.sharedMemory("doorbells", abi.DoorbellSize)
 	if err != nil {

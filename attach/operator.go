@@ -110,7 +110,7 @@ func (c *conn) startCapture(v *abi.StartCaptureRequest, p *control.Packet) (prep
 	case c.server.config.Capture == nil:
 		return prepared{}, errorf(syscall.EOPNOTSUPP, "the daemon does not capture")
 	case !known:
-		return prepared{}, errorf(syscall.ENODEV, "no device %q", name)
+		return prepared{}, c.server.noDevice(name)
 	case len(p.FDs) != 1:
 		return prepared{}, errorf(syscall.EINVAL, "a capture requires the descriptor of its file")
 	}
@@ -172,7 +172,7 @@ func (c *conn) setPKeys(v *abi.SetPKeysRequest, _ *control.Packet) (reply, error
 	case !c.peer.privileged():
 		return reply{}, errorf(syscall.EACCES, "setting P_Keys requires root or user %d", os.Geteuid())
 	case !known:
-		return reply{}, errorf(syscall.ENODEV, "no device %q", name)
+		return reply{}, c.server.noDevice(name)
 	case v.Count > abi.MaxPKeys:
 		return reply{}, errorf(syscall.EINVAL, "P_Key table of %d entries: want 1 to %d", v.Count, abi.MaxPKeys)
 	}

@@ -185,6 +185,15 @@ func (s *Server) findDevice(name string) (device, bool) {
 	return device{}, false
 }
 
+// noDevice is the error of a request that names a device which does not exist.
+func (s *Server) noDevice(name string) error {
+	have := make([]string, len(s.devices))
+	for i, d := range s.devices {
+		have[i] = d.Name()
+	}
+	return errorf(syscall.ENODEV, "no NIC %q (have: %s)", name, strings.Join(have, ", "))
+}
+
 // ServeConn serves a connected seqpacket socket and returns at once. It owns the socket, even if it
 // fails.
 func (s *Server) ServeConn(sock *net.UnixConn) error {
