@@ -83,8 +83,8 @@ func dialPath(ctx context.Context, path string) (*Client, error) {
 	c, err := dial(ctx, path)
 	if err != nil {
 		var errno syscall.Errno
-		if errors.As(err, &errno) {
-			err = errno
+		if errors.As(err, &errno) && errno != syscall.ENAMETOOLONG {
+			err = errno // without the path, which the text below has
 		}
 		if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
 			return nil, fmt.Errorf("%w on %s: %w", ErrNoDaemon, path, err)
@@ -102,11 +102,11 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 	return d.DialContext(ctx, "unixpacket", path)
 }
 
-// CheckPath returns ENAMETOOLONG for a path that does not fit sun_path, whose limit is 107 bytes.
+// CheckPath returns an error that matches ENAMETOOLONG for a path that does not fit sun_path.
 // Package net returns EINVAL for it.
 func CheckPath(path string) error {
 	if len(path) >= tempdir.SocketPathSize {
-		return syscall.ENAMETOOLONG
+		return fmt.Errorf("%w for a socket: %d bytes, of at most %d", syscall.ENAMETOOLONG, len(path), tempdir.SocketPathSize-1)
 	}
 	return nil
 }
