@@ -132,12 +132,26 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
+// migReq says which MigReq bit the flows have.
+func (r *Report) migReq() string {
+	switch zeros, ones := r.MigReq[0], r.MigReq[1]; {
+	case zeros == 0 && ones == 0:
+		return ""
+	case zeros == 0:
+		return ", MigReq 1"
+	case ones == 0:
+		return ", MigReq 0"
+	default:
+		return fmt.Sprintf(", MigReq 0 in %s, 1 in %s", count(zeros, "flow"), count(ones, "flow"))
+	}
+}
+
 func (r *Report) writeSummary(b *strings.Builder) {
 	if r.File != "" {
 		fmt.Fprintf(b, "%s: ", r.File)
 	}
-	fmt.Fprintf(b, "%s%s, %s, %s, MigReq 0 in %d and 1 in %d flows\n", count(r.RoCE, "RoCEv2 packet"), list(r.Services),
-		count(r.Flows, "flow"), count(r.Connections, "connection"), r.MigReq[0], r.MigReq[1])
+	fmt.Fprintf(b, "%s%s, %s, %s%s\n", count(r.RoCE, "RoCEv2 packet"), list(r.Services),
+		count(r.Flows, "flow"), count(r.Connections, "connection"), r.migReq())
 	if r.Views > 0 {
 		fmt.Fprintf(b, "on more than one interface: %s, judged once\n", count(r.Views, "packet"))
 	}
