@@ -63,7 +63,7 @@ func chooseGID(gids []GIDEntry, index int, remote *GID) (GIDEntry, error) {
 	case index == AnyGID && remote != nil:
 		return best, fmt.Errorf("the NIC has no GID of the address family of %v: %w", remote.Addr(), syscall.ENETUNREACH)
 	}
-	return best, fmt.Errorf("no GID at index %d of the table: %w", index, syscall.EINVAL)
+	return best, fmt.Errorf("no GID at index %d: %w", index, syscall.EINVAL)
 }
 
 // rank rates a GID for AnyGID: the highest rank is the best, 0 excludes the GID.

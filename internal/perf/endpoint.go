@@ -124,7 +124,7 @@ func (s *endpoint) chooseGID(ctx context.Context, want int, conn net.Conn, peer 
 	for _, q := range s.qps {
 		info, err := q.Info(ctx, s.gid)
 		if err != nil {
-			return fmt.Errorf("GID index %d of %s: %w", s.gid, s.c.Device(), err)
+			return fmt.Errorf("%s: %w", s.c.Device(), err)
 		}
 		s.info.QPs = append(s.info.QPs, info)
 	}
@@ -157,7 +157,7 @@ const qkey = 0x11111111
 // createAHs brings UD queue pairs to RTS and creates an address handle for the peer of each.
 func (s *endpoint) createAHs(ctx context.Context, peer endpointInfo, mtu int) error {
 	if s.o.Size > mtu {
-		return fmt.Errorf("size %d: a datagram is at most a path MTU long, which is %d", s.o.Size, mtu)
+		return fmt.Errorf("size %d: a datagram has at most the bytes of the path MTU: want 1 to %d", s.o.Size, mtu)
 	}
 	gids, err := s.c.GIDs(ctx)
 	if err != nil {

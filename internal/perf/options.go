@@ -108,7 +108,7 @@ func (o *Options) validateType() error {
 	case o.Op == Read || o.Op == Atomic || o.Type == UD && o.Op != Send:
 		return fmt.Errorf("%s is not supported by %s: uc supports send and write, ud supports send", o.Op, o.Type)
 	case o.Type == UD && o.Size > maxDatagram:
-		return fmt.Errorf("size %d: a datagram is at most a path MTU long", o.Size)
+		return fmt.Errorf("size %d: a datagram has at most the bytes of a path MTU: want 1 to %d", o.Size, maxDatagram)
 	}
 	o.Latency = 0
 	return nil

@@ -169,7 +169,7 @@ func TestServerRejectsUnsupportedOptions(t *testing.T) {
 	s := perf.Server{Context: b, GIDIndex: 99, Log: slog.New(slog.DiscardHandler)}
 	ours, theirs := net.Pipe()
 	go s.ServeConn(ctx, theirs)
-	if _, err := perf.Measure(ctx, ours, a, verbs.AnyGID, brief(perf.Write)); err == nil || !strings.Contains(err.Error(), "server: GID index 99") {
+	if _, err := perf.Measure(ctx, ours, a, verbs.AnyGID, brief(perf.Write)); err == nil || !strings.Contains(err.Error(), "no GID at index 99") {
 		t.Errorf("got %v", err)
 	}
 }

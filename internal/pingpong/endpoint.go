@@ -99,7 +99,7 @@ func (e *endpoint) chooseGID(tcp, peer netip.Addr) error {
 	}
 	info, err := e.qp.Info(e.ctx, e.gid)
 	if err != nil {
-		return fmt.Errorf("GID index %d of %s: %w", e.gid, e.c.Device(), err)
+		return fmt.Errorf("%s: %w", e.c.Device(), err)
 	}
 	e.result.Local = Dest{LID: info.LID, QPN: info.QPN, PSN: info.PSN, GID: info.GID}
 	fmt.Fprintf(e.out, "  local address:  %v\n", e.result.Local)

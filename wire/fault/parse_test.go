@@ -12,7 +12,7 @@ import (
 func TestParseErrorsSuggestCorrections(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"dorp", `line 1: "dorp": a line begins with an action or the seed; did you mean "drop"?`},
-		{"lose everything", `line 1: "lose": a line begins with an action or the seed: corrupt, delay, drop, duplicate, mark, rate, reorder, seed, set`},
+		{"lose everything", `line 1: "lose": a line begins with an action or the seed (have: corrupt, delay, drop, duplicate, mark, rate, reorder, seed, set)`},
 		{"\n# fine\ndrop opcdoe WRITE_ONLY", `line 3: "opcdoe": is not a condition of "drop"; did you mean "opcode"?`},
 		{"drop opcode WRITE_ONYL", `line 1: "WRITE_ONYL": is not an opcode; did you mean "WRITE_ONLY"?`},
 		{"drop kind wirte", `line 1: "wirte": is not a kind of packet; did you mean "write"?`},

@@ -19,7 +19,7 @@ func suggest(word string, known []string) string {
 	if best != "" {
 		return fmt.Sprintf("; did you mean %q?", best)
 	}
-	return ": " + strings.Join(known, ", ")
+	return fmt.Sprintf(" (have: %s)", strings.Join(known, ", "))
 }
 
 // distance returns the Levenshtein distance of a and b. For an a much longer than b it returns a
