@@ -86,6 +86,15 @@ func describe(path string, err error) error {
 	if errors.As(err, &unknown) {
 		msg = fmt.Sprintf("key %q is unknown; the keys are %s", unknown.Token.Value, strings.Join(keys(), ", "))
 	}
+	var node *yaml.UnexpectedNodeTypeError
+	if errors.As(err, &node) {
+		switch node.Expected {
+		case ast.SequenceType:
+			msg = "want a list, with a line for each element that begins with a dash"
+		case ast.MappingType:
+			msg = "want keys with values, such as engines: 1"
+		}
+	}
 	return fmt.Errorf("%s:%d: %s", path, line, msg)
 }
 
