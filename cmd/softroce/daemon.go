@@ -24,8 +24,8 @@ type daemonCmd struct {
 	Block   bool           `name:"capture-blocking" help:"If the file of the capture is slow, let the NICs wait for it instead of losing packets of the capture."`
 	Fault   string         `placeholder:"FILE" complete:"<files>" help:"Apply the fault program in FILE to packets."`
 	Config  string         `placeholder:"FILE" complete:"<files>" help:"Read the configuration from a YAML file; flags override it."`
-	Engines *int           `help:"Threads that share the NICs (default: 1)."`
-	Spin    *time.Duration `help:"How long an idle engine spins before it sleeps, such as 50us."`
+	Engines *int           `placeholder:"N" help:"Threads that share the NICs (default: 1, at most 64)."`
+	Spin    *time.Duration `placeholder:"DURATION" help:"How long an idle engine spins before it sleeps (default: 50us)."`
 	While   bool           `name:"while-used" help:"Exit when the last client disconnects, or if none connects within 10 seconds."`
 	Verbose bool           `short:"v" help:"Log the requests of clients."`
 }
@@ -62,6 +62,9 @@ func (d *daemonCmd) Run(e *env) error {
 	running.Wait(e)
 	return errors.Join(running.Close(), running.WriteEnd(out))
 }
+
+// errBlockingAlone rejects --capture-blocking without a capture.
+var errBlockingAlone = usagef("--capture-blocking requires --capture")
 
 // exitLate ends the process if it has not ended by itself some time after a signal: it may be
 // blocked by a file that it reads at startup, or by standard error.
@@ -110,10 +113,13 @@ func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 		}
 	}
 	c.WhileUsed = d.While
+	if d.Block && c.Capture == "" {
+		return c, errBlockingAlone
+	}
 	c.CaptureBlocking = c.CaptureBlocking || d.Block
 	if d.Engines != nil {
 		if c.Engines = *d.Engines; c.Engines == 0 {
-			return c, usagef("engines 0: want 1 or more")
+			return c, usagef("engines 0: want 1 to %d", daemon.MaxEngines)
 		}
 	}
 	if d.Spin != nil {

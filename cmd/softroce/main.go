@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -89,6 +90,9 @@ func run(args []string, out, errs io.Writer) int {
 		}
 		return usage(errs, err)
 	}
+	if err := emptyFlag(k); err != nil {
+		return usage(errs, err)
+	}
 	e := &env{Context: ctx, out: out, err: errs}
 	if c, ok := k.Selected().Target.Addr().Interface().(interface{ namedSocket() string }); ok {
 		e.socket = c.namedSocket()
@@ -140,6 +144,20 @@ func unknownCommand(ctx *kong.Context, err error) error {
 		return errors.New("unknown command " + rest)
 	}
 	return err
+}
+
+// emptyFlag returns an error if a flag has an empty value, such as that of a variable which a
+// script has not set. As a default, it would pass unnoticed.
+func emptyFlag(ctx *kong.Context) error {
+	for _, p := range ctx.Path {
+		if p.Flag == nil {
+			continue
+		}
+		if v := reflect.Indirect(p.Flag.Target); v.Kind() == reflect.String && v.Len() == 0 {
+			return fmt.Errorf("--%s needs a value", p.Flag.Name)
+		}
+	}
+	return nil
 }
 
 // terminationSignals returns the signals that end a command cleanly. Signals that are ignored stay

@@ -18,7 +18,7 @@ type perfCmd struct {
 	daemonFlags
 	Op       string        `arg:"" optional:"" complete:"send,write,read,atomic" help:"send, write, read or atomic."`
 	Type     string        `default:"rc" complete:"rc,uc,ud" help:"Transport service: rc, uc (send and write only) or ud (send only)."`
-	Size     string        `complete:"64,4KiB,64KiB,1MiB" help:"Message size in bytes, such as 65536 or 64KiB (default: 64KiB; ud: 1KiB)."`
+	Size     string        `placeholder:"SIZE" complete:"64,4KiB,64KiB,1MiB" help:"Message size in bytes, such as 65536 or 64KiB (default: 64KiB; ud: 1KiB)."`
 	Duration time.Duration `default:"2s" help:"How long to measure bandwidth."`
 	Latency  time.Duration `default:"1s" help:"How long to measure latency first; 0 to skip it."`
 	QPs      int           `name:"qps" default:"1" help:"Number of queue pairs."`
@@ -39,10 +39,16 @@ func (p *perfCmd) Run(e *env) error {
 	if p.Port < 0 || p.Port > 65535 {
 		return usagef("port %d: want 0 to 65535", p.Port)
 	}
-	if p.Server {
+	switch {
+	case p.Server && p.Op != "":
+		return usagef("perf --server takes no operation: the client names it")
+	case p.Once && !p.Server:
+		return usagef("--once requires --server")
+	case p.Peer != "" && (p.Server || p.Client != ""):
+		return usagef("--peer is for measuring between two NICs of one daemon, without --server and --client")
+	case p.Server:
 		return p.serve(e)
-	}
-	if p.Op == "" {
+	case p.Op == "":
 		return usagef("perf needs an operation: want send, write, read or atomic")
 	}
 	kind := perf.Type(strings.ToLower(p.Type))

@@ -40,6 +40,9 @@ func (r *runCmd) Run(e *env) error {
 			return &usageError{err}
 		}
 	}
+	if r.Block && r.Capture == "" {
+		return errBlockingAlone
+	}
 	code, err := programs.Run(e, programs.Options{
 		Command: command, Device: r.Device, Memory: r.Memory, Quiet: r.Quiet, Socket: e.socket,
 		NICs: r.NIC, Fault: r.Fault, Capture: r.Capture, CaptureBlocking: r.Block, Stderr: e.err,

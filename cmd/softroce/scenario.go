@@ -11,7 +11,7 @@ import (
 )
 
 type scenarioCmd struct {
-	Files   []string `arg:"" name:"file" type:"existingfile" complete:"<files>" help:"Scenario files; - is standard input."`
+	Files   []string `arg:"" name:"file" complete:"<files>" help:"Scenario files; - is standard input."`
 	Verbose bool     `short:"v" help:"Print every command with the packets that followed it."`
 	JSON    bool     `name:"json" help:"Print one line of JSON per scenario."`
 	Jobs    int      `short:"j" default:"1" help:"Number of scenarios to run at the same time."`
@@ -19,7 +19,7 @@ type scenarioCmd struct {
 	Program string   `placeholder:"COMMAND" complete:"<programs>" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
 	IPv6    bool     `name:"ipv6" help:"Use IPv6 addresses."`
 	Untimed bool     `help:"Do not fail on packets that arrive too early. For hosts whose clock stops and catches up, such as virtual machines."`
-	Lacks   []string `placeholder:"EVENT,…" help:"Asynchronous events that the live NIC does not generate."`
+	Lacks   []string `placeholder:"EVENT" help:"Asynchronous events that the live NIC does not generate."`
 }
 
 // Run exits with status 1 if a scenario failed, and 3 if all were skipped.

@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -38,8 +39,8 @@ type Config struct {
 	Spin    time.Duration // how long an idle engine spins before it sleeps; default: the engine's; negative: never
 }
 
-// maxEngines bounds Engines: more threads than cores only compete for them.
-const maxEngines = 64
+// MaxEngines bounds Engines: more threads than cores only compete for them.
+const MaxEngines = 64
 
 // DefaultMetricsHost is the address for --metrics :PORT. Metrics contain process names, so they are
 // exposed to other hosts only if the configuration names an address.
@@ -57,11 +58,14 @@ func (c *Config) Validate() error {
 		}
 		names[n.Name] = true
 	}
+	if err := c.checkAddresses(); err != nil {
+		return err
+	}
 	if c.Engines == 0 {
 		c.Engines = 1
 	}
-	if c.Engines < 0 || c.Engines > maxEngines {
-		return fmt.Errorf("engines %d: want 1 to %d", c.Engines, maxEngines)
+	if c.Engines < 0 || c.Engines > MaxEngines {
+		return fmt.Errorf("engines %d: want 1 to %d", c.Engines, MaxEngines)
 	}
 	if c.SocketMode&^0o777 != 0 {
 		return fmt.Errorf("socket mode %#o: want permission bits only, such as 0660", c.SocketMode)
@@ -76,6 +80,34 @@ func (c *Config) Validate() error {
 		}
 	}
 	return c.checkMetrics()
+}
+
+// checkAddresses rejects an address that two NICs on the fabric have: it would lead to one of them.
+func (c *Config) checkAddresses() error {
+	type address struct {
+		netip.Addr
+		vlan uint16
+	}
+	owners := map[address]string{}
+	for _, n := range c.NICs {
+		if n.Kind != nicspec.Fabric {
+			continue
+		}
+		var addresses []address
+		for _, a := range n.Addrs {
+			addresses = append(addresses, address{a.Addr(), 0})
+		}
+		for _, a := range n.VLANs {
+			addresses = append(addresses, address{a.Addr(), a.VLAN})
+		}
+		for _, a := range addresses {
+			if owner, taken := owners[a]; taken && owner != n.Name {
+				return fmt.Errorf("NIC %s: address %v is that of NIC %s on the fabric", n.Name, a.Addr, owner)
+			}
+			owners[a] = n.Name
+		}
+	}
+	return nil
 }
 
 // checkFaults rejects rules for a NIC that does not exist: they would never match a packet.

@@ -85,7 +85,7 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 	defer func() {
 		recorded, endErr := d.release()
 		if endErr != nil && err == nil && code == 0 {
-			err = fmt.Errorf("daemon: %w", endErr)
+			err = fmt.Errorf("the program succeeded, but its daemon failed: %w", endErr)
 		}
 		if recorded != "" && !o.Quiet {
 			fmt.Fprintf(o.Stderr, "softroce run: capture %s: %s\n", captureFile, recorded)
