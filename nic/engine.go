@@ -81,6 +81,8 @@ type Engine struct {
 
 	posted []func() // by other goroutines, to run in this step
 
+	pool transport.Pool // of the queue pairs of all devices
+
 	scratch [2048]byte       // private copy of a slot's SGEs or inline data
 	wr      transport.SendWR // the send work request being fetched
 
@@ -171,6 +173,7 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	// to them may be left then; those that wait for a link are copies.
 	if drained {
 		e.io.Epoch()
+		e.pool.Recycle() // the same applies to the inline data of work requests
 	}
 	e.resumable = false
 	if e.runPosted() {

@@ -289,6 +289,7 @@ func (e *Engine) takeOver(b *mrtable.Batch) {
 // leave leaves b to the thread that is in it, with everything that the thread still uses.
 func (e *Engine) leave(b *mrtable.Batch) {
 	e.io.Detach(b)
+	e.pool.Abandon()
 	for _, d := range e.devices {
 		wire.KeepReceived(d.link)
 		d.rx.init(d)

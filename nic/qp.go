@@ -87,9 +87,6 @@ type QP struct {
 	sqDone    uint32 // WQEs that are complete: the consumer index
 	recv      recvQueue
 
-	fetchStep  uint64 // step of the last fetch of WQEs,
-	fetchFirst uint32 // and sqFetched at its beginning
-
 	groups    []GID      // multicast groups that it is attached to
 	path      *wire.Path // RC, UC, XRC
 	av        AddressVector
@@ -149,7 +146,7 @@ func (q *QP) register() error {
 	config := transport.Config{
 		QPN: qpn, Service: services[o.Type],
 		SendDepth: o.Caps.MaxSendWR, MaxSendSGE: o.Caps.MaxSendSGE, MaxInline: o.Caps.MaxInline,
-		Recv: &q.recv, PortMTU: d.activeMTU(), SigAll: o.SigAll, Counters: &d.counters, UserData: q,
+		Recv: &q.recv, PortMTU: d.activeMTU(), SigAll: o.SigAll, Counters: &d.counters, Pool: &d.engine.pool, UserData: q,
 	}
 	if o.PD != nil {
 		config.PD = o.PD.pd
@@ -240,7 +237,7 @@ func (q *QP) makeSendRing() (err error) {
 	q.sq, err = newRing("send", q.init.SQ, caps.MaxSendWR, abi.SendSlotSize(caps.MaxSendSGE, caps.MaxInline))
 	if err == nil {
 		q.sqDone = q.sq.loadConsumer()
-		q.sqFetched, q.fetchFirst = q.sqDone, q.sqDone
+		q.sqFetched = q.sqDone
 	}
 	return err
 }

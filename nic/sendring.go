@@ -22,13 +22,8 @@ func (q *QP) fetchSends() (more bool) {
 			q.qpn, p, q.sqDone, q.sq.size())
 		return false
 	}
-	// Frames that have not left refer to the inline data of work requests that are complete. A slot
-	// is fetched again in a later step: then they have left, or are copies.
-	if step := q.device.engine.steps.Load(); q.fetchStep != step {
-		q.fetchStep, q.fetchFirst = step, q.sqFetched
-	}
-	if most := min(fetchBudget, q.sq.size()-(q.sqFetched-q.fetchFirst)); n > most {
-		n, more = most, true
+	if n > fetchBudget {
+		n, more = fetchBudget, true
 	}
 	for range n {
 		if !q.fetchSend() {

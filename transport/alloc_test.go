@@ -54,6 +54,7 @@ func (p *pool) exchange(b *pool, pkt *RxPacket) {
 		p.flush()
 		p.env.Mem.Epoch()
 		b.env.Mem.Epoch()
+		p.qp.sq.pool.Recycle()
 	}
 }
 

@@ -14,6 +14,11 @@ type Env struct {
 	Mem   *mrtable.IO
 	Table *mrtable.Table
 	Sink  Sink
+
+	hdr   packet.Header // of the packet being built
+	wc    Completion    // argument of Sink.Complete
+	segs  [][]byte      // payload of the packet being built
+	piece [1][]byte     // payload of a write
 }
 
 // A Sink receives the packets, completions and events of a queue pair.
@@ -179,6 +184,7 @@ type Config struct {
 	PortMTU    int         // UD: largest payload of a datagram, in bytes
 	SigAll     bool        // every send work request is signaled (sq_sig_all)
 	Counters   *Counters
+	Pool       *Pool     // shared by the queue pairs of an engine; nil: one of its own
 	Role       Role      // XRC only
 	Domain     XRCDomain // of an XRC target, whose PD and Recv are nil
 	UserData   any       // opaque, returned by QP.UserData

@@ -97,8 +97,8 @@ func (q *QP) handleNAK(e *Env, s packet.Syndrome, psn uint64) {
 	if !whole {
 		// A response to a request before psn is missing, and the responder, now in error, cannot
 		// repeat it.
-		for w := q.sq.head(); w.end() <= psn; w = q.sq.head() {
-			q.completeWR(e, w, ib.WCWRFlushErr)
+		for !q.sq.empty() && q.sq.head().end() <= psn {
+			q.completeWR(e, q.sq.head(), ib.WCWRFlushErr)
 		}
 	}
 	status := ib.WCRemOpErr

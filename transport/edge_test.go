@@ -10,18 +10,20 @@ import (
 
 func TestReusedSendQueueSlotStartsClean(t *testing.T) {
 	a, b := connect(t, defaults)
-	a.qp.sq.init(1, 4, 0) // every message uses the same slot
 	empty := []SGE{{Length: 0}, {Length: 0}}
-	for i := range 2 {
-		b.recv(uint64(i), 4000, 16)
-	}
 	fill(a.mem[:16], 1)
-	a.post(SendWR{ID: 1, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: empty})
-	run(t, a, b, deliverAll)
-	a.post(SendWR{ID: 2, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 16)})
-	run(t, a, b, deliverAll)
-	if got := statuses(a.done); got != "1:0 2:0" || string(b.mem[4000:4016]) != string(a.mem[:16]) {
-		t.Errorf("%s, %x arrived of %x", got, b.mem[4000:4016], a.mem[:16])
+	for i := range wqesPerBlock + 1 { // the last message uses the slot of the first
+		b.recv(uint64(i), 4000, 16)
+		wr := SendWR{ID: uint64(i), Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: empty}
+		if i == wqesPerBlock {
+			wr.SGEs = a.sge(0, 16)
+		}
+		a.post(wr)
+		run(t, a, b, deliverAll)
+		a.qp.sq.pool.Recycle()
+	}
+	if len(a.done) != wqesPerBlock+1 || string(b.mem[4000:4016]) != string(a.mem[:16]) {
+		t.Errorf("%s, %x arrived of %x", statuses(a.done), b.mem[4000:4016], a.mem[:16])
 	}
 }
 

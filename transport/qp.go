@@ -19,13 +19,11 @@ type QP struct {
 	req  requester
 	resp responder
 
-	hdr          packet.Header // of the packet being built
-	dest         any           // SendWR.Dest of the UD packet being emitted
-	wc           Completion    // argument of Sink.Complete
-	reqWriter    *Writer       // tag of memory writes by the requester since the last reset
-	respWriter   *Writer       // tag of memory writes by the responder
-	repliedFirst bool          // the last Transmit emitted replies before requests
-	sqdNotify    bool          // EventSQDrained is due when the send queue is drained
+	dest         any     // SendWR.Dest of the UD packet being emitted
+	reqWriter    *Writer // tag of memory writes by the requester since the last reset
+	respWriter   *Writer // tag of memory writes by the responder
+	repliedFirst bool    // the last Transmit emitted replies before requests
+	sqdNotify    bool    // EventSQDrained is due when the send queue is drained
 
 	counters QPCounters
 }
@@ -50,14 +48,20 @@ func New(c Config) (*QP, error) {
 	if c.Counters == nil {
 		c.Counters = new(Counters)
 	}
+	if c.Pool == nil {
+		c.Pool = new(Pool)
+	}
 	q := &QP{cfg: c}
 	q.newWriters()
-	q.sq.init(c.SendDepth, c.MaxSendSGE, c.MaxInline)
+	q.sq.init(&c)
 	return q, nil
 }
 
 // QPN returns the queue pair number.
 func (q *QP) QPN() uint32 { return q.cfg.QPN }
+
+// Service returns the transport service.
+func (q *QP) Service() packet.Service { return q.cfg.Service }
 
 // PathMTU returns the path MTU in bytes, 0 before RTR.
 func (q *QP) PathMTU() int { return q.attr.PathMTU }
@@ -191,7 +195,7 @@ func (q *QP) assign(a *ib.QPAttr, mask ib.QPAttrMask) {
 func (q *QP) reset() {
 	q.attr = ib.QPAttr{}
 	q.sq.reset()
-	q.req = requester{segs: q.req.segs[:0]}
+	q.req = requester{}
 	q.resp.reset()
 	q.sqdNotify = false
 	q.newWriters()
@@ -241,6 +245,10 @@ func (q *QP) reliable() bool { return q.cfg.Service == packet.RC || q.cfg.Servic
 
 // Destination returns SendWR.Dest of the UD packet that is being emitted.
 func (q *QP) Destination() any { return q.dest }
+
+// Requesting reports whether the next Transmit may emit requests or complete work requests. It
+// does nothing for those that wait for replies.
+func (q *QP) Requesting() bool { return q.req.cur != q.sq.tailIndex || q.state != ib.QPSRTS }
 
 // Replying reports whether replies are pending.
 func (q *QP) Replying() bool {

@@ -25,12 +25,12 @@ type wqe struct {
 // end is the PSN after the last one of the message.
 func (w *wqe) end() uint64 { return w.first + uint64(w.psns) }
 
-// sendQueue is the ring of posted and incomplete work requests. Indices increase modulo 2^32. A
-// block of it is allocated when its first work request is posted: a deep queue would take the
-// engine milliseconds at once, and the garbage collector scans it, used or not.
+// sendQueue holds the posted and incomplete work requests. Indices increase modulo 2^32. Entries
+// are in blocks, which the queue has only while they contain work requests: most queue pairs have
+// none at a time.
 type sendQueue struct {
-	blocks     []*wqeBlock
-	mask       uint32 // number of entries, a power of two, minus 1
+	pool       *Pool
+	blocks     []*wqeBlock // block n is at n modulo its length, a power of two
 	depth      uint32
 	maxSGE     int
 	maxInline  int
@@ -39,47 +39,61 @@ type sendQueue struct {
 	nextNumber uint64 // SSN
 }
 
-// wqesPerBlock is how many entries a block has, unless the queue is shorter.
-const wqesPerBlock = 64
-
-// A wqeBlock is a part of the ring, with the scatter/gather lists and inline data of its entries.
-type wqeBlock struct {
-	wqes   []wqe
-	sges   []SGE
-	inline []byte
-}
-
-func (s *sendQueue) init(depth, maxSGE, maxInline int) {
-	n := 1
-	for n < depth {
-		n *= 2
-	}
-	*s = sendQueue{blocks: make([]*wqeBlock, (n+wqesPerBlock-1)/wqesPerBlock), mask: uint32(n - 1),
-		depth: uint32(depth), maxSGE: max(maxSGE, 1), maxInline: maxInline}
+func (s *sendQueue) init(c *Config) {
+	*s = sendQueue{pool: c.Pool, depth: uint32(c.SendDepth), maxSGE: max(c.MaxSendSGE, 1), maxInline: c.MaxInline}
 }
 
 // at returns entry i, which was posted.
-func (s *sendQueue) at(i uint32) *wqe {
-	i &= s.mask
-	return &s.blocks[i/wqesPerBlock].wqes[i%wqesPerBlock]
+func (s *sendQueue) at(i uint32) *wqe { return &(*s.block(i)).wqes[i%wqesPerBlock] }
+
+// block returns the place of the block of entry i.
+func (s *sendQueue) block(i uint32) **wqeBlock {
+	return &s.blocks[i/wqesPerBlock&uint32(len(s.blocks)-1)]
 }
 
-// place returns the block of entry i and its place there.
-func (s *sendQueue) place(i uint32) (b *wqeBlock, slot int) {
-	i &= s.mask
-	b = s.blocks[i/wqesPerBlock]
-	if b == nil {
-		n := min(int(s.mask)+1, wqesPerBlock)
-		b = &wqeBlock{make([]wqe, n), make([]SGE, n*s.maxSGE), make([]byte, n*s.maxInline)}
-		s.blocks[i/wqesPerBlock] = b
+// blockToPost returns the block of the next entry.
+func (s *sendQueue) blockToPost() *wqeBlock {
+	first := s.headIndex &^ (wqesPerBlock - 1)
+	if (s.tailIndex-first)/wqesPerBlock == uint32(len(s.blocks)) {
+		s.grow()
 	}
-	return b, int(i % wqesPerBlock)
+	b := s.block(s.tailIndex)
+	if *b == nil {
+		*b = s.pool.take()
+	}
+	return *b
+}
+
+// grow doubles the number of blocks that the queue can have.
+func (s *sendQueue) grow() {
+	old := *s
+	s.blocks = make([]*wqeBlock, max(1, 2*len(old.blocks)))
+	for n := range uint32(len(old.blocks)) {
+		i := s.headIndex + n*wqesPerBlock
+		*s.block(i) = *old.block(i)
+	}
+}
+
+// pop removes the oldest entry. Its memory is not used for another one before Pool.Recycle.
+func (s *sendQueue) pop() {
+	b := s.block(s.headIndex)
+	s.headIndex++
+	if s.headIndex%wqesPerBlock == 0 || s.empty() {
+		s.pool.put(*b)
+		*b = nil
+	}
 }
 
 func (s *sendQueue) empty() bool  { return s.headIndex == s.tailIndex }
 func (s *sendQueue) head() *wqe   { return s.at(s.headIndex) }
 func (s *sendQueue) used() uint32 { return s.tailIndex - s.headIndex }
-func (s *sendQueue) reset()       { s.headIndex, s.tailIndex, s.nextNumber = 0, 0, 0 }
+
+func (s *sendQueue) reset() {
+	for !s.empty() {
+		s.pop()
+	}
+	s.headIndex, s.tailIndex, s.nextNumber = 0, 0, 0
+}
 
 // SendQueueLen returns the number of posted and incomplete send work requests.
 func (q *QP) SendQueueLen() int { return int(q.sq.used()) }
@@ -96,11 +110,11 @@ func (q *QP) PostSend(wr *SendWR) error {
 	if s.used() >= s.depth {
 		return ErrFull
 	}
-	b, slot := s.place(s.tailIndex)
-	w := &b.wqes[slot]
+	b := s.blockToPost()
+	w := &b.wqes[s.tailIndex%wqesPerBlock]
 	*w = wqe{SendWR: *wr, kind: q.wrKind(wr.Opcode)}
 	w.ownResponse = w.kind.HasOwnResponse()
-	w.status = s.copyPayload(w, wr, b, slot)
+	w.status = s.copyPayload(w, wr, b)
 	switch w.kind {
 	case packet.KindNone:
 		w.status = ib.WCLocQPOpErr
@@ -136,23 +150,21 @@ func (q *QP) PostSend(wr *SendWR) error {
 	return nil
 }
 
-// copyPayload copies the scatter/gather list or the inline data into the queue's storage.
-func (s *sendQueue) copyPayload(w *wqe, wr *SendWR, b *wqeBlock, slot int) ib.WCStatus {
+// copyPayload copies the scatter/gather list or the inline data into the block.
+func (s *sendQueue) copyPayload(w *wqe, wr *SendWR, b *wqeBlock) ib.WCStatus {
 	w.SGEs, w.Inline = nil, nil
 	if wr.Flags&ib.SendInline != 0 {
 		if len(wr.Inline) > s.maxInline {
 			return ib.WCLocQPOpErr
 		}
-		w.Inline = b.inline[slot*s.maxInline:][:len(wr.Inline):len(wr.Inline)]
-		copy(w.Inline, wr.Inline)
+		w.Inline = b.inline.add(wr.Inline)
 		w.length = uint32(len(wr.Inline))
 		return ib.WCSuccess
 	}
 	if len(wr.SGEs) > s.maxSGE {
 		return ib.WCLocQPOpErr
 	}
-	w.SGEs = b.sges[slot*s.maxSGE:][:len(wr.SGEs):len(wr.SGEs)]
-	copy(w.SGEs, wr.SGEs)
+	w.SGEs = b.sges.add(wr.SGEs)
 	total := listLength(w.SGEs)
 	if total > MaxMessage {
 		return ib.WCLocLenErr
@@ -195,7 +207,7 @@ func (q *QP) wrKind(o ib.WROpcode) packet.Kind {
 
 // completeWR completes w, the oldest work request, and frees its slot.
 func (q *QP) completeWR(e *Env, w *wqe, status ib.WCStatus) {
-	c := &q.wc
+	c := &e.wc
 	*c = Completion{
 		WRID: w.ID, Status: status, Opcode: wcOpcode(w.Opcode),
 		Signaled: status != ib.WCSuccess || q.cfg.SigAll || w.Flags&ib.SendSignaled != 0,
@@ -218,7 +230,9 @@ func (q *QP) completeWR(e *Env, w *wqe, status ib.WCStatus) {
 		q.req.cur, q.req.pkt = q.sq.headIndex+1, 0
 	}
 	w.Dest = nil
-	q.sq.headIndex++
+	if q.sq.pop(); q.sq.empty() {
+		q.req.src = gather{} // it refers to w
+	}
 	e.Sink.Complete(q, c)
 }
 

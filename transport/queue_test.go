@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"math"
 	"runtime"
 	"testing"
 
@@ -27,7 +28,9 @@ func TestSendQueueKeepsWhatWasPosted(t *testing.T) {
 	for _, depth := range []int{1, 3, wqesPerBlock, wqesPerBlock + 1, 5 * wqesPerBlock} {
 		a, _ := connect(t, defaults)
 		s := &a.qp.sq
-		s.init(depth, 2, 8)
+		s.init(&Config{Pool: new(Pool), SendDepth: depth, MaxSendSGE: 2, MaxInline: 8})
+		const first = math.MaxUint32 - wqesPerBlock
+		s.headIndex, s.tailIndex = first, first
 		post := func(i uint32) {
 			wr := SendWR{ID: uint64(i), Opcode: ib.WRSend, SGEs: []SGE{{Addr: uint64(i)}, {Addr: uint64(i) + 1}}}
 			if i%2 == 0 {
@@ -37,9 +40,10 @@ func TestSendQueueKeepsWhatWasPosted(t *testing.T) {
 		}
 		for i := range uint32(4 * depth) {
 			if int(s.used()) == depth {
-				s.headIndex++
+				s.pop()
 			}
-			post(i)
+			s.pool.Recycle()
+			post(first + i)
 			for j := s.headIndex; j != s.tailIndex; j++ {
 				w := s.at(j)
 				good := w.ID == uint64(j)
@@ -55,6 +59,47 @@ func TestSendQueueKeepsWhatWasPosted(t *testing.T) {
 		}
 		if err := a.qp.PostSend(&SendWR{Opcode: ib.WRSend}); err != ErrFull {
 			t.Errorf("depth %d: posting to a full queue: %v", depth, err)
+		}
+	}
+}
+
+// An idle queue pair has no memory for work requests. What is complete is not used for others
+// before Recycle, and not at all after Abandon: frames or writes may refer to it.
+func TestMemoryOfWorkRequestsPassesOn(t *testing.T) {
+	var p Pool
+	newQueue := func() (s sendQueue) {
+		s.init(&Config{Pool: &p, SendDepth: 64})
+		return s
+	}
+	// use posts and completes a work request, and returns its block.
+	use := func(s *sendQueue) *wqeBlock {
+		b := s.blockToPost()
+		s.tailIndex++
+		s.pop()
+		for _, kept := range s.blocks {
+			if kept != nil {
+				t.Error("an empty queue keeps a block")
+			}
+		}
+		return b
+	}
+	a, b := newQueue(), newQueue()
+	first := use(&a)
+	if use(&b) == first {
+		t.Error("a block was used again before Recycle")
+	}
+	p.Recycle()
+	if x, y := use(&a), use(&b); x != first && y != first {
+		t.Error("a block was not used again after Recycle")
+	}
+	late := b.blockToPost()
+	b.tailIndex++
+	p.Abandon()
+	b.pop()
+	p.Recycle()
+	for range 3 {
+		if b := use(&a); b == first || b == late {
+			t.Error("a block was used again after Abandon")
 		}
 	}
 }

@@ -9,25 +9,26 @@ import (
 // A response is a responder resource: what the responder sends for a request that has a response of
 // its own. It is kept to answer duplicates.
 type response struct {
-	kind     packet.Kind
-	psn      uint32
 	position uint64 // responder.accepted before the request
-	psns     uint32 // number of PSNs
-	msn      uint32
-	answered bool // all of it was emitted once
-
 	va       uint64 // READ
-	rkey     uint32
-	length   uint32
+	original uint64 // atomics: the value before the operation
 	region   *mrtable.Region
 	pd       *mrtable.PD
-	original uint64 // atomics: the value before the operation
-	waiting  bool   // atomics: original is not known yet
+
+	psn    uint32
+	psns   uint32 // number of PSNs
+	msn    uint32
+	rkey   uint32
+	length uint32
 
 	// What is to be emitted, which is all of it, or what the latest duplicate requested. Packets
 	// count from psn, bytes from va.
 	first, sent, last uint32 // first packet, next packet, end of the packets
 	end               uint32 // READ: end of the bytes
+
+	kind     packet.Kind
+	answered bool // all of it was emitted once
+	waiting  bool // atomics: original is not known yet
 }
 
 // replyQueue holds the responder resources and with them the responses to emit, in the order of
@@ -37,7 +38,7 @@ type response struct {
 // response that it repeats, nor for later ones, which the requester cannot use before it and will
 // request again.
 type replyQueue struct {
-	resources []response // ring; the n-th request since the start is at n modulo its length
+	resources []response // ring, as long as needed up to max; the n-th request is at n modulo its length
 	added     uint64     // requests since the start
 	next      uint64     // the response to emit next; equal to added if there is none
 	max       uint64     // max_dest_rd_atomic
@@ -48,25 +49,25 @@ type replyQueue struct {
 	nakSent bool            // suppresses further NAKs until the expected PSN arrives
 }
 
-func (a *replyQueue) init(limit int) {
-	*a = replyQueue{resources: make([]response, limit), max: uint64(limit)}
-}
+func (a *replyQueue) init(limit int) { *a = replyQueue{max: uint64(limit)} }
 
 // resize changes the number of responder resources. It keeps the responses that are not emitted yet
 // and the latest resources.
 func (a *replyQueue) resize(limit int) {
-	n := max(uint64(limit), a.added-a.next)
+	a.max = uint64(limit)
+	a.makeRoom(max(a.max, a.added-a.next))
+}
+
+// makeRoom gives the ring room for n resources.
+func (a *replyQueue) makeRoom(n uint64) {
 	resources := make([]response, n)
 	for i := a.added - min(n, a.kept()); i != a.added; i++ {
 		resources[i%n] = *a.at(i)
 	}
-	a.resources, a.max = resources, uint64(limit)
+	a.resources = resources
 }
 
-func (a *replyQueue) reset() {
-	*a = replyQueue{resources: a.resources, max: a.max}
-	clear(a.resources)
-}
+func (a *replyQueue) reset() { a.init(int(a.max)) }
 
 // at returns the resource of the n-th request.
 func (a *replyQueue) at(n uint64) *response { return &a.resources[n%uint64(len(a.resources))] }
@@ -95,6 +96,9 @@ func (a *replyQueue) full() bool {
 // have received that response, and a repetition of it that is not emitted yet is not needed.
 func (a *replyQueue) add(n response) {
 	n.last, n.end = n.psns, n.length
+	if size := uint64(len(a.resources)); size < a.max && a.added >= size {
+		a.makeRoom(min(max(1, 2*size), a.max))
+	}
 	if a.next+uint64(len(a.resources)) == a.added {
 		a.next++
 	}
@@ -164,8 +168,8 @@ func (q *QP) reply(e *Env) (more bool) {
 }
 
 // replyHeader starts the headers of a reply.
-func (q *QP) replyHeader(op packet.Opcode, psn uint32) *packet.Header {
-	h := &q.hdr
+func (q *QP) replyHeader(e *Env, op packet.Opcode, psn uint32) *packet.Header {
+	h := &e.hdr
 	h.BTH = packet.BTH{Opcode: packet.Opcode(q.cfg.Service) | op, MigReq: migrated, PKey: q.attr.PKey, DestQP: q.attr.DestQPN, PSN: psn}
 	return h
 }
@@ -198,7 +202,7 @@ func (q *QP) replyRead(e *Env, a *response) (full bool) {
 		if tx == nil {
 			return true
 		}
-		h := q.replyHeader(readResponseOpcode(a.sent == a.first, a.sent == a.last-1), packet.PSNAdd(a.psn, int(a.sent)))
+		h := q.replyHeader(e, readResponseOpcode(a.sent == a.first, a.sent == a.last-1), packet.PSNAdd(a.psn, int(a.sent)))
 		h.AETH = packet.AETH{Syndrome: q.credits(), MSN: a.msn}
 		tx.Begin()
 		if n > 0 {
@@ -273,7 +277,7 @@ func (q *QP) replyAtomic(e *Env, a *response) (full bool) {
 	if tx == nil {
 		return true
 	}
-	h := q.replyHeader(packet.AtomicAcknowledge, a.psn)
+	h := q.replyHeader(e, packet.AtomicAcknowledge, a.psn)
 	h.AETH = packet.AETH{Syndrome: q.credits(), MSN: a.msn}
 	h.OrigData = a.original
 	tx.Begin()
@@ -290,7 +294,7 @@ func (q *QP) replyACK(e *Env) (full bool) {
 	if tx == nil {
 		return true
 	}
-	h := q.replyHeader(packet.Acknowledge, packet.PSNAdd(q.resp.epsn, -1))
+	h := q.replyHeader(e, packet.Acknowledge, packet.PSNAdd(q.resp.epsn, -1))
 	h.AETH = packet.AETH{Syndrome: q.credits(), MSN: q.resp.msn}
 	tx.Begin()
 	tx.Finish(h)
@@ -314,7 +318,7 @@ func (q *QP) replyNAK(e *Env) (full bool) {
 	if tx == nil {
 		return true
 	}
-	h := q.replyHeader(packet.Acknowledge, r.epsn)
+	h := q.replyHeader(e, packet.Acknowledge, r.epsn)
 	h.AETH = packet.AETH{Syndrome: s.nak, MSN: r.msn}
 	tx.Begin()
 	tx.Finish(h)

@@ -24,15 +24,13 @@ type requester struct {
 
 	src   gather
 	ahead readAhead
-	segs  [][]byte
-	piece [1][]byte
 
 	recovery
 }
 
 func (r *requester) start(q *QP) {
 	psn := uint64(q.attr.SQPSN)
-	*r = requester{una: psn, send: psn, next: psn, cur: q.sq.headIndex, segs: r.segs[:0]}
+	*r = requester{una: psn, send: psn, next: psn, cur: q.sq.headIndex}
 	r.retries, r.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
 	r.window, r.threshold = sendWindow, sendWindow
 }
@@ -154,7 +152,7 @@ func consumesRecv(w *wqe) bool {
 // had no room.
 func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	r := &q.req
-	h := &q.hdr
+	h := &e.hdr
 	offset := r.pkt * uint32(q.attr.PathMTU)
 	h.BTH = packet.BTH{MigReq: migrated, PKey: q.attr.PKey, DestQP: q.attr.DestQPN, PSN: uint32(r.send) & packet.PSNMask}
 	if w.ownResponse {
@@ -166,7 +164,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	before := r.src
 	r.src.seek(w, offset)
 	var err error
-	r.segs, err = r.src.take(e, q, n, r.segs[:0])
+	e.segs, err = r.src.take(e, q, n, e.segs[:0])
 	if isTransient(err) {
 		r.src = before
 		r.src.chunk = nil
@@ -194,7 +192,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 		h.AckReq, r.sinceAck = true, 0
 	}
 	tx.Begin()
-	for _, s := range r.segs {
+	for _, s := range e.segs {
 		tx.Add(s)
 	}
 	tx.Finish(h)
@@ -227,7 +225,7 @@ const controlledQKey = 1 << 31
 // WRITE. A READ is requested from offset on if the bytes before it were received.
 func (q *QP) emitReadOrAtomic(e *Env, w *wqe, offset uint32) (ok, full bool) {
 	r := &q.req
-	r.segs = r.segs[:0]
+	e.segs = e.segs[:0]
 	if w.kind == packet.KindAtomicWrite {
 		if ok, full := q.gatherWord(e, w); !ok {
 			return false, full
@@ -237,7 +235,7 @@ func (q *QP) emitReadOrAtomic(e *Env, w *wqe, offset uint32) (ok, full bool) {
 	if tx == nil {
 		return false, true
 	}
-	h := &q.hdr
+	h := &e.hdr
 	h.AckReq, r.sinceAck, h.XRCSRQ = true, 0, w.RemoteSRQ
 	switch w.kind {
 	case packet.KindFlush:
@@ -259,7 +257,7 @@ func (q *QP) emitReadOrAtomic(e *Env, w *wqe, offset uint32) (ok, full bool) {
 	}
 	h.Opcode |= packet.Opcode(q.cfg.Service)
 	tx.Begin()
-	for _, s := range r.segs {
+	for _, s := range e.segs {
 		tx.Add(s)
 	}
 	tx.Finish(h)
@@ -274,7 +272,7 @@ func (q *QP) gatherWord(e *Env, w *wqe) (ok, full bool) {
 	r.src = gather{}
 	r.src.seek(w, 0)
 	var err error
-	r.segs, err = r.src.take(e, q, atomicLen, r.segs)
+	e.segs, err = r.src.take(e, q, atomicLen, e.segs)
 	r.src = gather{}
 	if isTransient(err) {
 		return false, true

@@ -361,3 +361,28 @@ func TestFatalNAKAfterLostReadResponse(t *testing.T) {
 		t.Errorf("completions %q, want %q", got, want)
 	}
 }
+
+// A queue pair that only waits for replies has nothing to transmit.
+func TestRequestingUntilAllIsSent(t *testing.T) {
+	a, b := connect(t, defaults)
+	want := func(what string, requesting bool) {
+		t.Helper()
+		if a.qp.Requesting() != requesting {
+			t.Errorf("%s: requesting is %v", what, !requesting)
+		}
+	}
+	want("idle", false)
+	a.post(SendWR{ID: 1, Opcode: ib.WRRDMAWrite, SGEs: a.sge(0, 64), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	want("posted", true)
+	a.transmit()
+	want("sent", false)
+	room := a.room
+	a.room = 0
+	a.reply(packet.Acknowledge, defaults.psn, packet.NAKSequence, 0, 0)
+	want("to be sent again", true)
+	a.room = room
+	a.transmit()
+	want("sent again", false)
+	a.qp.Fail(&a.env, ib.EventQPFatal)
+	want("in error", true)
+}

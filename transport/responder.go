@@ -24,7 +24,6 @@ type responder struct {
 
 	recv    RecvWR // current receive work request, valid if hasRecv
 	hasRecv bool
-	grh     [1][]byte
 	into    scatter
 	lastWQE bool // EventQPLastWQEReached was reported
 
@@ -297,8 +296,8 @@ func (q *QP) completeRecv(e *Env, c Completion) {
 	c.WRID, c.Recv, c.Signaled = r.recv.ID, true, true
 	r.hasRecv = false
 	c.Queue = r.target.queue
-	q.wc = c
-	e.Sink.Complete(q, &q.wc)
+	e.wc = c
+	e.Sink.Complete(q, &e.wc)
 }
 
 // advance moves the expected PSN past an accepted SEND or WRITE packet. The last packet of a

@@ -151,12 +151,12 @@ func (q *QP) placeUD(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
 		return q.recvTooShort(e), false
 	}
 	r.into.begin(q.recvPD(), r.recv.SGEs, 0)
-	r.grh[0] = p.GRH
-	st := r.into.write(e, q.respWriter, r.grh[:], len(p.GRH), false)
+	e.piece[0] = p.GRH
+	st := r.into.write(e, q.respWriter, e.piece[:], len(p.GRH), false)
 	if st == ib.WCSuccess {
 		st = r.into.write(e, q.respWriter, p.Payload, p.Len, true)
 	}
-	r.grh[0] = nil
+	e.piece[0] = nil
 	if st != ib.WCSuccess {
 		q.recvFailed(e, st)
 		return DropLocalError, false

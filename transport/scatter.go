@@ -208,8 +208,8 @@ func (q *QP) checkLocal(e *Env, w *wqe) ib.WCStatus {
 func (q *QP) storeOriginal(e *Env, w *wqe, v uint64) ib.WCStatus {
 	b := w.original[:]
 	binary.NativeEndian.PutUint64(b, v)
-	q.req.piece[0] = b
+	e.piece[0] = b
 	var to scatter
 	to.begin(q.cfg.PD, w.SGEs, 0)
-	return to.write(e, q.reqWriter, q.req.piece[:], len(b), true)
+	return to.write(e, q.reqWriter, e.piece[:], len(b), true)
 }

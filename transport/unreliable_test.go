@@ -466,6 +466,7 @@ func TestUnreliableDataPathsDoNotAllocate(t *testing.T) {
 		z.n = 0
 		u.qp.Receive(&u.env, &pkt)
 		u.env.Mem.Epoch()
+		u.qp.sq.pool.Recycle()
 	}
 	one()
 	if n := testing.AllocsPerRun(50, one); n != 0 {

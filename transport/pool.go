@@ -1,0 +1,75 @@
+package transport
+
+// A Pool is the memory of send work requests that are under way on the queue pairs of an engine. It
+// passes from one queue pair to another, so that idle ones have none.
+//
+// Frames and writes to memory may refer to a work request that is complete: to its inline data, or
+// to the value that an atomic returned. Its memory is therefore used again only after Recycle.
+type Pool struct {
+	free []*wqeBlock
+	used []*wqeBlock // since Recycle
+	age  uint32      // number of Abandon calls
+}
+
+const (
+	// wqesPerBlock is how many work requests a block holds: it is of about 4 KiB.
+	wqesPerBlock = 16
+
+	// maxFree is how many blocks a pool keeps, a megabyte. What queue pairs return during a step
+	// is usually less.
+	maxFree = 256
+)
+
+// A wqeBlock is a part of a send queue, with the scatter/gather lists and inline data of its
+// entries.
+type wqeBlock struct {
+	wqes   [wqesPerBlock]wqe
+	sges   arena[SGE]
+	inline arena[byte]
+	age    uint32 // of the pool, when the block was taken
+}
+
+// take returns a block without entries.
+func (p *Pool) take() (b *wqeBlock) {
+	if n := len(p.free); n > 0 {
+		b = p.free[n-1]
+		p.free = p.free[:n-1]
+		b.sges, b.inline = b.sges[:0], b.inline[:0]
+	} else {
+		b = new(wqeBlock)
+	}
+	b.age = p.age
+	return b
+}
+
+// put returns a block whose entries are complete.
+func (p *Pool) put(b *wqeBlock) {
+	if b.age == p.age {
+		p.used = append(p.used, b)
+	}
+}
+
+// Recycle makes the memory of work requests that are complete available to others. No frame or
+// write may refer to it any more.
+func (p *Pool) Recycle() {
+	n := min(len(p.used), maxFree-len(p.free))
+	p.free = append(p.free, p.used[:n]...)
+	clear(p.used)
+	p.used = p.used[:0]
+}
+
+// Abandon leaves all memory to those who may refer to it: none of it is used again.
+func (p *Pool) Abandon() {
+	p.age++
+	p.free, p.used = nil, nil
+}
+
+// An arena holds the lists that were added to it since it was emptied.
+type arena[T any] []T
+
+// add returns a copy of l. What was added before stays where it is.
+func (a *arena[T]) add(l []T) []T {
+	n := len(*a)
+	*a = append(*a, l...)
+	return (*a)[n:len(*a):len(*a)]
+}
