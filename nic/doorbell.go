@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"sync/atomic"
 	"syscall"
+	"unsafe"
 
 	"softroce/internal/abi"
 )
@@ -19,17 +20,34 @@ func (d *Device) readDoorbells() (any bool) {
 	return any
 }
 
+// doorbellLine is the words of a cache line of the doorbell page. A step looks at the bells of all
+// queue pairs, and at few lines even if there are thousands.
+type doorbellLine [8]uint64
+
+func (l *doorbellLine) silent() bool {
+	return atomic.LoadUint64(&l[0])|atomic.LoadUint64(&l[1])|atomic.LoadUint64(&l[2])|atomic.LoadUint64(&l[3])|
+		atomic.LoadUint64(&l[4])|atomic.LoadUint64(&l[5])|atomic.LoadUint64(&l[6])|atomic.LoadUint64(&l[7]) == 0
+}
+
 func (c *Context) readDoorbells() (any bool) {
-	words := (len(c.doorbells) + 63) / 64
-	for w := range words {
-		p := word64(c.opt.Doorbell, abi.DoorbellBits+8*w)
-		if atomic.LoadUint64(p) == 0 {
+	const bells = 64 * len(doorbellLine{})
+	page := (*[(abi.DoorbellSize - abi.DoorbellBits) * 8 / bells]doorbellLine)(unsafe.Pointer(&c.opt.Doorbell[abi.DoorbellBits]))
+	for i := range (len(c.doorbells) + bells - 1) / bells {
+		if l := &page[i]; !l.silent() && c.readLine(l, i*bells) {
+			any = true
+		}
+	}
+	return any
+}
+
+// readLine reads the bells from number first on.
+func (c *Context) readLine(l *doorbellLine, first int) (any bool) {
+	for w := range l {
+		if atomic.LoadUint64(&l[w]) == 0 {
 			continue
 		}
-		set := atomic.SwapUint64(p, 0)
-		for set != 0 {
-			n := w*64 + bits.TrailingZeros64(set)
-			set &= set - 1
+		for set := atomic.SwapUint64(&l[w], 0); set != 0; set &= set - 1 {
+			n := first + w*64 + bits.TrailingZeros64(set)
 			if n < len(c.doorbells) && c.doorbells[n] != nil {
 				c.device.tx.activate(c.doorbells[n])
 				any = true

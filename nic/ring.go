@@ -12,8 +12,6 @@ import (
 // off is a multiple of 4, and the machine is little-endian like the ABI.
 func word(b []byte, off int) *uint32 { return (*uint32)(unsafe.Pointer(&b[off : off+4][0])) }
 
-func word64(b []byte, off int) *uint64 { return (*uint64)(unsafe.Pointer(&b[off : off+8][0])) }
-
 // A ring is the engine's side of a ring in memory that a client can write. The engine keeps its own
 // index and only publishes it there; it checks the client's index each time it reads it. Both begin
 // where the memory has them when the object is created. The atomic operations are sequentially

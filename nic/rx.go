@@ -97,7 +97,11 @@ func (d *Device) deliver(q *QP) {
 	q.stateChanged()
 	switch {
 	case !d.rx.pkt.Opcode.Info().Request:
-		d.tx.activate(q)
+		if q.t.Requesting() {
+			d.tx.activate(q)
+		} else {
+			d.timers.schedule(q)
+		}
 	case !q.reply.queued && q.t.Replying():
 		d.tx.due.push(&q.reply)
 	}
@@ -156,7 +160,7 @@ func (q *QP) accepts(f *wire.RxFrame, p *transport.RxPacket) (transport.DropReas
 		q.device.badPKeys++
 		return transport.DropPKey, false
 	}
-	if s := p.Opcode.Service(); s != services[q.init.Type] && s != packet.CNP {
+	if s := p.Opcode.Service(); s != q.t.Service() && s != packet.CNP {
 		return transport.DropService, false
 	}
 	if q.state < ib.QPSRTR || q.state == ib.QPSErr {
