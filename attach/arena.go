@@ -26,7 +26,8 @@ type arena struct {
 }
 
 const (
-	ringAlign = 4096 // a power of two
+	ringAlign = 64 // a cache line; a power of two
+	pageSize  = 4096
 	minChunk  = 64 << 10
 	maxChunk  = 64 << 20 // unless a ring is larger
 	maxRings  = 1 << 30  // of an object
@@ -55,12 +56,17 @@ type ringMemory struct {
 	span  span
 }
 
+// spanOf returns the bytes that rings of a size occupy: an odd number of cache lines. So the headers
+// of many rings of one size are in different sets of the processor's caches; those of rings at the
+// beginning of pages would evict each other.
+func spanOf(size int) int { return (size+ringAlign-1)&^(ringAlign-1) | ringAlign }
+
 // newRings returns zeroed memory, at an aligned offset.
 func (a *arena) newRings(size int) (*ringMemory, error) {
 	if size > maxRings {
 		return nil, errorf(syscall.ENOMEM, "rings of %d bytes: an object may have %d", size, maxRings)
 	}
-	size = (size + ringAlign - 1) &^ (ringAlign - 1)
+	size = spanOf(size)
 	if err := a.account.take(ringCost(size)); err != nil {
 		return nil, err
 	}
@@ -104,6 +110,7 @@ func (a *arena) grow(size int) (*chunk, error) {
 	for _, c := range a.chunks {
 		n += len(c.mem)
 	}
+	size = (size + pageSize - 1) &^ (pageSize - 1)
 	n = max(min(n, maxChunk), size)
 	if a.account.take(chunkCost(n)) != nil {
 		n = size

@@ -148,12 +148,36 @@ func TestArenaGrowsByWhatTheBudgetHas(t *testing.T) {
 	if _, err := a.newRings(maxRings + 1); err == nil {
 		t.Error("a ring of more than the limit was granted")
 	}
-	a.account.budget.total[memory] = 5 * ringAlign
-	small, err := a.newRings(ringAlign)
-	if err != nil || len(small.chunk.mem) != ringAlign {
+	a.account.budget.total[memory] = 5 * pageSize
+	small, err := a.newRings(pageSize - ringAlign)
+	if err != nil || len(small.chunk.mem) != pageSize {
 		t.Fatalf("with little memory: %+v, %v", small, err)
 	}
 	small.release()
+}
+
+// Rings of one size are at different offsets in their pages: the processor's caches have room for
+// few lines with the same one.
+func TestRingsOfOneSizeUseAllSetsOfTheCache(t *testing.T) {
+	for _, size := range []int{256 + 64, 4096, 8192, 64 << 10} {
+		a := newArena()
+		at := map[uint32]bool{}
+		var rings []*ringMemory
+		for range 64 {
+			m, err := a.newRings(size)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at[m.offset()%pageSize] = true
+			rings = append(rings, m)
+		}
+		if len(at) < 16 {
+			t.Errorf("64 rings of %d bytes have %d offsets in their pages", size, len(at))
+		}
+		for _, m := range rings {
+			m.release()
+		}
+	}
 }
 
 func ringMappings(t *testing.T) int {
