@@ -56,9 +56,9 @@ type ringMemory struct {
 	span  span
 }
 
-// spanOf returns the bytes that rings of a size occupy: an odd number of cache lines. So the headers
-// of many rings of one size are in different sets of the processor's caches; those of rings at the
-// beginning of pages would evict each other.
+// spanOf returns the bytes that rings of a size occupy: an odd number of cache lines. So the
+// headers of many rings of one size are in different sets of the processor's caches; those of rings
+// at the beginning of pages would evict each other.
 func spanOf(size int) int { return (size+ringAlign-1)&^(ringAlign-1) | ringAlign }
 
 // newRings returns zeroed memory, at an aligned offset.

@@ -74,20 +74,35 @@ func heapInUse() int64 {
 const maxIdleHeap = 4 << 10
 
 func TestIdleQueuePairUsesLittleMemory(t *testing.T) {
-	for _, used := range []bool{false, true} {
-		t.Run(fmt.Sprintf("used=%v", used), func(t *testing.T) {
-			if n := idleHeap(t, used); n > maxIdleHeap {
+	for _, use := range uses {
+		t.Run(string(use), func(t *testing.T) {
+			if n := idleHeap(t, use); n > maxIdleHeap {
 				t.Errorf("an idle queue pair uses %d bytes of the heap, want at most %d", n, maxIdleHeap)
 			}
 		})
 	}
 }
 
-func idleHeap(t testing.TB, used bool) int {
+// A use is what queue pairs did before they became idle.
+type use string
+
+const (
+	unused     use = "unused"
+	usedMapped use = "used with mapped memory"
+	usedCopied use = "used with copied memory"
+)
+
+var uses = []use{unused, usedMapped, usedCopied}
+
+func idleHeap(t testing.TB, did use) int {
 	w := newTestFabric(t)
 	x, y := w.client(w.nic(1)), w.client(w.nic(2))
+	if did == usedCopied {
+		x.useCopiedMemory()
+		y.useCopiedMemory()
+	}
 	a, b := connectMany(x, y, manyPairs, smallCaps)
-	if used {
+	if did != unused {
 		w.useEach(x, y, a, b)
 		w.useEach(y, x, b, a)
 	}
@@ -109,11 +124,11 @@ func TestDoorbellsOfManyQueuePairs(t *testing.T) {
 // BenchmarkIdleHeap reports the bytes of the heap for an idle connected queue pair beside its
 // rings, before and after it was used.
 func BenchmarkIdleHeap(b *testing.B) {
-	for _, used := range []bool{false, true} {
-		b.Run(fmt.Sprintf("used=%v", used), func(b *testing.B) {
+	for _, use := range uses {
+		b.Run(string(use), func(b *testing.B) {
 			var n int
 			for b.Loop() {
-				n = idleHeap(b, used)
+				n = idleHeap(b, use)
 			}
 			b.ReportMetric(float64(n), "B/QP")
 			b.ReportMetric(0, "ns/op")

@@ -1,7 +1,9 @@
 package transport
 
-// A Pool is the memory of send work requests that are under way on the queue pairs of an engine. It
-// passes from one queue pair to another, so that idle ones have none.
+import "softroce/mrtable"
+
+// A Pool is the memory of what is in progress on the queue pairs of an engine: send work requests,
+// and reads of memory. It passes from one queue pair to another, so that idle ones have none.
 //
 // Frames and writes to memory may refer to a work request that is complete: to its inline data, or
 // to the value that an atomic returned. Its memory is therefore used again only after Recycle.
@@ -9,14 +11,16 @@ type Pool struct {
 	free []*wqeBlock
 	used []*wqeBlock // since Recycle
 	age  uint32      // number of Abandon calls
+
+	reads [][]*mrtable.Read // storage of readAheads: done reads, or nil
 }
 
 const (
 	// wqesPerBlock is how many work requests a block holds: it is of about 4 KiB.
 	wqesPerBlock = 16
 
-	// maxFree is how many blocks a pool keeps, a megabyte. What queue pairs return during a step
-	// is usually less.
+	// maxFree is how many blocks a pool keeps, a megabyte, and how many lists of reads. What queue
+	// pairs return during a step is usually less.
 	maxFree = 256
 )
 
@@ -62,6 +66,24 @@ func (p *Pool) Recycle() {
 func (p *Pool) Abandon() {
 	p.age++
 	p.free, p.used = nil, nil
+}
+
+// takeReads returns storage for reads.
+func (p *Pool) takeReads() []*mrtable.Read {
+	n := len(p.reads)
+	if n == 0 {
+		return make([]*mrtable.Read, 0, 4)
+	}
+	l := p.reads[n-1]
+	p.reads = p.reads[:n-1]
+	return l
+}
+
+// putReads returns storage whose reads are done or nil.
+func (p *Pool) putReads(l []*mrtable.Read) {
+	if len(p.reads) < maxFree {
+		p.reads = append(p.reads, l)
+	}
 }
 
 // An arena holds the lists that were added to it since it was emptied.

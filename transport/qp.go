@@ -278,8 +278,8 @@ func (q *QP) Transmit(e *Env) (more bool) {
 	q.req.ahead.begin()
 	q.resp.ahead.begin()
 	more = q.transmit(e)
-	q.req.ahead.end()
-	q.resp.ahead.end()
+	q.req.ahead.end(q.cfg.Pool)
+	q.resp.ahead.end(q.cfg.Pool)
 	return more
 }
 

@@ -14,7 +14,7 @@ import (
 
 // A readAhead is the reads of one side of a queue pair.
 type readAhead struct {
-	reads   []*mrtable.Read // storage; reads[next:n] were not used yet
+	reads   []*mrtable.Read // storage, of the pool; reads[next:n] were not used yet
 	n, next int
 	packets uint64 // packets that wait for reads queued by this Transmit
 }
@@ -24,28 +24,32 @@ func (a *readAhead) begin() { a.packets = 0 }
 
 // end is called at the end of Transmit. What was read and not sent would be out of date in the next
 // step.
-func (a *readAhead) end() {
+func (a *readAhead) end(p *Pool) {
 	if a.packets == 0 {
-		a.discard()
+		a.discard(p)
 	}
 }
 
 // discard forgets all reads. Those that are not done belong to the IO.
-func (a *readAhead) discard() {
+func (a *readAhead) discard(p *Pool) {
+	if a.reads == nil {
+		return
+	}
 	for i := a.next; i < a.n; i++ {
 		if !a.reads[i].Done() {
 			a.reads[i] = nil
 		}
 	}
-	a.n, a.next = 0, 0
+	p.putReads(a.reads)
+	a.reads, a.n, a.next = nil, 0, 0
 }
 
 // discardReads forgets what both sides have read and not sent. The memory of a client may take so
 // long that packets arrive between the two passes. These change what is to be sent, and the memory:
 // a later READ of the same address must not find what an earlier one has read.
 func (q *QP) discardReads() {
-	q.req.ahead.discard()
-	q.resp.ahead.discard()
+	q.req.ahead.discard(q.cfg.Pool)
+	q.resp.ahead.discard(q.cfg.Pool)
 }
 
 // take returns the bytes of a region at addr if they were read.
@@ -63,7 +67,10 @@ func (a *readAhead) take(r *mrtable.Region, addr uint64) (b []byte, ok bool, err
 }
 
 // queue queues reads of n bytes of a region at addr.
-func (a *readAhead) queue(e *Env, r *mrtable.Region, addr, n uint64) error {
+func (a *readAhead) queue(e *Env, p *Pool, r *mrtable.Region, addr, n uint64) error {
+	if a.reads == nil {
+		a.reads = p.takeReads()
+	}
 	for n > 0 {
 		if a.n == len(a.reads) {
 			a.reads = append(a.reads, nil)
@@ -94,7 +101,7 @@ func (q *QP) readRequests(e *Env, w *wqe) error {
 	if a.packets > 0 {
 		return errNoRoom
 	}
-	a.discard()
+	a.discard(q.cfg.Pool)
 	room := min(max(1, r.windowLeft()), uint64(e.Sink.Room(q)))
 	var at gather
 	at.seek(w, r.pkt*uint32(q.attr.PathMTU))
@@ -137,7 +144,7 @@ func (q *QP) readMessage(e *Env, g *gather, end uint32) error {
 			addr := s.Addr + uint64(g.off)
 			r, err := e.Table.Local(q.cfg.PD, s.LKey, addr, n, 0)
 			if err == nil && !r.InPlace() {
-				err = q.req.ahead.queue(e, r, addr, uint64(n))
+				err = q.req.ahead.queue(e, q.cfg.Pool, r, addr, uint64(n))
 			}
 			if err != nil {
 				return err
@@ -158,7 +165,7 @@ func (q *QP) readResponses(e *Env, offset uint32) error {
 	if a.packets > 0 {
 		return errNoRoom
 	}
-	a.discard()
+	a.discard(q.cfg.Pool)
 	s := &q.resp.replies
 	room := uint64(e.Sink.Room(q))
 	for i := s.next; i != s.added && room > 0; i++ {
@@ -175,7 +182,7 @@ func (q *QP) readResponses(e *Env, offset uint32) error {
 			offset = p.sent * uint32(q.attr.PathMTU)
 		}
 		if p.length > 0 && !p.region.InPlace() {
-			if err := a.queue(e, p.region, p.va+uint64(offset), end-uint64(offset)); err != nil {
+			if err := a.queue(e, q.cfg.Pool, p.region, p.va+uint64(offset), end-uint64(offset)); err != nil {
 				if a.n == 0 {
 					return err
 				}
