@@ -183,12 +183,17 @@ func (l *PacketLink) encode(run []TxFrame) {
 	f := &run[0]
 	a := f.Path.addressing(f.CE)
 	a.SrcMAC, a.ID = l.srcMAC, l.tx.id
-	size := 0
+	size, payload := 0, 0
 	for i := range run {
 		size += run[i].Len + packet.ICRCLen
+		payload += run[i].Len - int(run[i].HeadLen) - int(run[i].Pad)
 	}
 	b := l.tx.beginMessage(virtioLen + a.HeaderLen())
-	v := virtioHeader{}
+	// The kernel copies what follows the first piece to a page boundary. Zen 3 copies at a tenth of
+	// its speed to places in a page that are up to 31 bytes behind their source's. So the first
+	// piece is longer by what precedes the payload: if that is contiguous, each part of it gets a
+	// place before its source's, or far behind.
+	v := virtioHeader{hdrLen: uint16(a.HeaderLen() + size - payload)}
 	if len(run) > 1 {
 		v.segment(&a, f.Len+packet.ICRCLen)
 		a.UDPChecksum = pseudoChecksum(&a, size)

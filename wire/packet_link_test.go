@@ -3,9 +3,11 @@ package wire
 import (
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -460,4 +462,51 @@ func TestWithoutSegmentationPacketsAreSentSingly(t *testing.T) {
 	batch := frames(l.a.path(l.b, false), 30, 1000)
 	sendAll(t, tx, batch)
 	checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
+}
+
+// Processors that copy slowly to places in a page that are shortly behind their source's: Zen 3.
+func TestPlacesOfPayloadInTheKernel(t *testing.T) {
+	const slow, page = 32, 4096
+	memory, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	must(t, err)
+	defer unix.Munmap(memory)
+	path := &Path{Src: netip.MustParseAddr("198.51.100.1"), Dst: netip.MustParseAddr("198.51.100.2")}
+	for _, mtu := range []int{1024, 2048, 4096} {
+		for _, packets := range []int{1, 2, 15, 40} {
+			l := &PacketLink{}
+			l.tx = newTxBatch(l, virtioLen+packet.MaxFrameHeaderLen, true)
+			var frames []TxFrame
+			for i := range packets {
+				f := TxFrame{Path: path}
+				h := packet.Header{BTH: packet.BTH{Opcode: packet.WriteMiddle}}
+				if i == 0 {
+					h.Opcode = packet.WriteFirst
+				}
+				f.Set(&h, memory[i*mtu:][:mtu])
+				frames = append(frames, f)
+			}
+			l.tx.fill(vethMTU, frames)
+			payload := 0
+			for i := range l.tx.n {
+				pieces := unsafe.Slice(l.tx.msgs[i].Iov, l.tx.msgs[i].Iovlen)
+				var v virtioHeader
+				v.parse(unsafe.Slice(pieces[0].Base, virtioLen))
+				at := -virtioLen - int(v.hdrLen)
+				for _, p := range pieces {
+					from := uintptr(unsafe.Pointer(p.Base))
+					behind := (at - int(from%page) + 2*page) % page
+					if p.Len == uint64(mtu) {
+						payload += mtu
+						if behind > 0 && behind < slow {
+							t.Errorf("MTU %d, %d packets: payload is copied to %d bytes behind its place in a page", mtu, packets, behind)
+						}
+					}
+					at += int(p.Len)
+				}
+			}
+			if payload != packets*mtu {
+				t.Errorf("MTU %d, %d packets: %d bytes of payload", mtu, packets, payload)
+			}
+		}
+	}
 }

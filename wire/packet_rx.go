@@ -11,7 +11,7 @@ import (
 // virtioHeader is struct virtio_net_hdr, which precedes each frame of the socket.
 type virtioHeader struct {
 	flags, gsoType       uint8
-	hdrLen, gsoSize      uint16 // length of Ethernet, IP and UDP headers; length of a segment from BTH to ICRC
+	hdrLen, gsoSize      uint16 // bytes of the first piece of the kernel's buffer; length of a segment from BTH to ICRC
 	csumStart, csumStore uint16 // where the checksummed bytes begin; offset of the checksum from there
 }
 
@@ -52,7 +52,7 @@ func (v *virtioHeader) parse(b []byte) {
 func (v *virtioHeader) segment(a *packet.Addressing, size int) {
 	n := a.HeaderLen()
 	v.flags, v.gsoType = virtioNeedsChecksum, virtioUDPSegments
-	v.hdrLen, v.gsoSize = uint16(n), uint16(size)
+	v.gsoSize = uint16(size)
 	v.csumStart, v.csumStore = uint16(n-packet.UDPLen), udpChecksumAt
 }
 
