@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestPingpongsWithKernel runs the rows of the pingpong programs. No option raises their ACK timeout:
-// a queue pair whose peer has never answered gives up after 0.54 s. So they do not run in parallel
-// with other tests, which could keep the guest from the processors for that long.
+// TestPingpongsWithKernel runs the rows of the pingpong programs. No option raises their ACK
+// timeout: a queue pair whose peer has never answered gives up after 0.54 s. So they do not run in
+// parallel with other tests, which could keep the guest from the processors for that long.
 func TestPingpongsWithKernel(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces and a guest's network")
 	runWithKernel(t, func(r programRun) bool { return r.family.fixedTimeout })
@@ -25,9 +25,9 @@ func TestProgramsWithKernel(t *testing.T) {
 
 // runWithKernel runs each program of some rows with the same program in a guest, once in each role
 // and once over each address family. If the kernel serves, even rows use IPv4 and odd rows IPv6; if
-// it connects, it is the other way round. With another kernel than the stable one, a row runs in one
-// role: even rows where the kernel serves. Slow rows run in the other role with the stable kernel.
-// One row runs at a time, since the guest has one processor.
+// it connects, it is the other way round. With another kernel than the stable one, a row runs in
+// one role: even rows where the kernel serves. Slow rows run in the other role with the stable
+// kernel. One row runs at a time, since the guest has one processor.
 func runWithKernel(t *testing.T, belongs func(programRun) bool) {
 	s := harness.NewTestbed(t, harness.Links[0])
 	softroce, kernel := s.Endpoint(t), harness.OnGuest(s.Guest)
