@@ -72,8 +72,9 @@ const perfStart = 300 * time.Millisecond
 func draw(name string) error {
 	commands := `perf report -i "$0.data" --no-children --stdio -g none --percent-limit 0.5 2>/dev/null | grep -v '^#' >"$0.txt"`
 	if _, err := exec.LookPath("flamegraph"); err == nil {
+		// The scripts in its output have operators that XML does not allow there.
 		commands += `; perf script -i "$0.data" -F comm,tid,time,event,ip,sym,dso 2>/dev/null |
-			flamegraph --inputtype perf --minwidth 2 --titletext "${0##*/}" >"$0.svg"`
+			flamegraph --inputtype perf --minwidth 2 --titletext "${0##*/}" | sed 's/&&/\&amp;\&amp;/g' >"$0.svg"`
 	}
 	if out, err := exec.Command("bash", "-o", "pipefail", "-c", commands, name).CombinedOutput(); err != nil {
 		return fmt.Errorf("profile %s.data: %w: %s", name, err, out)
