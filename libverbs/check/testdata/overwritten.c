@@ -14,7 +14,7 @@ enum {
 
 /*
  * The ring of the only completion queue, which is armed. Its producer index is the first word.
- * Rings begin at multiples of 4096 in the memory that is shared with the daemon.
+ * Rings begin at cache lines of the memory that is shared with the daemon.
  */
 static volatile uint32_t *find_ring(void)
 {
@@ -27,7 +27,7 @@ static volatile uint32_t *find_ring(void)
 		if (!strstr(line, "softroce-rings"))
 			continue;
 		REQUIRE(sscanf(line, "%lx-%lx", &at, &end) == 2);
-		for (; !ring && at < end; at += 4096)
+		for (; !ring && at + ARMED < end; at += 64)
 			if (((uint32_t *)at)[ARMED / 4] == ARM_NEXT)
 				ring = (uint32_t *)at;
 	}
