@@ -134,16 +134,15 @@ type readLimit struct {
 }
 
 // An excessRead is a READ or atomic that is one too many, unless the capture lacks the response to
-// an earlier one, or has it late: the next reply shows that.
+// an earlier one, or has it late: the replies up to the one that permits it show that.
 type excessRead struct {
-	no        int // packet number, 0 if there is none
-	at        int64
-	name      string
-	opcode    packet.Opcode
-	psn       uint32
-	open      int   // how many have no response
-	oldestEnd int64 // PSN after the oldest of them
-	oldestAt  int64
+	no      int // packet number, 0 if there is none
+	at      int64
+	name    string
+	opcode  packet.Opcode
+	psn     uint32
+	open    int     // how many have no response
+	waiting []int64 // PSNs of those whose responses have to come before it
 }
 
 // checkReads judges whether r, a new READ or atomic, is one too many.
@@ -159,23 +158,39 @@ func (s *stream) checkReads(p *judgedPacket, r *request) {
 		q := s.requestAt(seq)
 		return q == nil || q.Seq != seq || q.isAnswered() || q.reported || q.Seq <= s.positive
 	})
-	if len(l.open) > l.most && l.held.no == 0 && s.certain(l.open[0]) {
-		oldest := s.requestAt(l.open[0])
-		l.held = excessRead{p.No, p.at, p.name, p.Opcode, p.PSN, len(l.open), oldest.End(), oldest.at}
+	if n := len(l.open); n > l.most && l.held.no == 0 && s.certain(l.open[0]) {
+		l.held = excessRead{p.No, p.at, p.name, p.Opcode, p.PSN, n, slices.Clone(l.open[:n-l.most])}
 	}
 }
 
-// judgeExcessRead reports the READ or atomic that is one too many, if the reply p does not pass
-// over the oldest without a response: that one was still outstanding. A mirror port may delay one
-// direction, so that the requester seems not to have waited for the reply. That is possible if it
-// waited for more than half of the time until the reply.
+// judgeExcessRead reports the READ or atomic that is one too many when the reply p to the last of
+// those comes that had to be answered before it, if no reply passed over one of them: they were
+// still outstanding. A mirror port may delay one direction, so that the requester seems not to have
+// waited for the reply. That is possible if it waited for at least half of the time until the
+// reply.
 func (s *stream) judgeExcessRead(p *judgedPacket, seq int64) {
 	l := &s.reads
-	h := l.held
-	l.held = excessRead{}
-	if h.no == 0 || seq >= h.oldestEnd || p.at-h.at < h.at-h.oldestAt || s.blind {
+	h := &l.held
+	if h.no == 0 {
 		return
 	}
-	l.known = false // it is reported once
-	s.violation(ruleReads, h.no, h.name, true, "%v with PSN %d is number %d of those without a response, the connection manager granted %d", h.opcode, h.psn, h.open, l.most)
+	for len(h.waiting) > 1 && s.answered(h.waiting[0]) {
+		h.waiting = h.waiting[1:]
+	}
+	q := s.requestAt(h.waiting[0])
+	passedOver := q == nil || seq >= q.End()
+	if !passedOver && !s.blind && len(h.waiting) > 1 {
+		return
+	}
+	l.known = passedOver || s.blind || p.at-h.at < h.at-q.at
+	if !l.known { // it is reported once
+		s.violation(ruleReads, h.no, h.name, true, "%v with PSN %d is number %d of those without a response, the connection manager granted %d", h.opcode, h.psn, h.open, l.most)
+	}
+	*h = excessRead{}
+}
+
+// answered reports whether the request with the PSN seq has been answered.
+func (s *stream) answered(seq int64) bool {
+	q := s.requestAt(seq)
+	return q != nil && q.isAnswered()
 }

@@ -181,3 +181,40 @@ func TestExcessReadNeedsCapturedResponse(t *testing.T) {
 		}
 	}
 }
+
+// A mirror port may have delayed the responses to single READs. That does not explain four of them
+// without a response where one was granted.
+func TestExcessReadIsJudgedByTheResponseThatPermitsIt(t *testing.T) {
+	const µs = time.Microsecond
+	for _, c := range []struct {
+		name   string
+		permit time.Duration // when the response is captured that permits the fifth READ
+		want   int
+	}{
+		{"sent too early", 15 * µs, 1},
+		{"response captured late", 12 * µs, 0},
+	} {
+		tp := load(t, "cm-rping") // its REPs grant one READ
+		first := tp.nth(readReq, 0)
+		request, response := tp.rs[first], tp.rs[first+1]
+		psn := tp.parse(first).PSN
+		tp.rs = tp.rs[:first]
+		for _, e := range []struct {
+			packet capture.Record
+			read   uint32
+			at     time.Duration
+		}{
+			{request, 0, 0}, {request, 1, 5 * µs}, {request, 2, 6 * µs}, {request, 3, 7 * µs},
+			{response, 0, 8 * µs}, {request, 4, 10 * µs},
+			{response, 1, 11 * µs}, {response, 2, 12 * µs}, {response, 3, c.permit}, {response, 4, 16 * µs},
+		} {
+			e.packet.Time = request.Time.Add(e.at)
+			tp.rs = append(tp.rs, e.packet)
+			tp.edit(len(tp.rs)-1, func(p *capture.Packet) { p.PSN = psn + e.read })
+		}
+		tp.number()
+		if n := tp.judge().ByRule[ruleReads.ID]; n != c.want {
+			t.Errorf("%s: %d violations of %s, want %d", c.name, n, ruleReads.ID, c.want)
+		}
+	}
+}
