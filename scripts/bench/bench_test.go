@@ -70,9 +70,13 @@ func TestRunsTakeAboutAsLongAsTheyShould(t *testing.T) {
 
 func TestCompareFindsRatiosThatFell(t *testing.T) {
 	one := func(name string, ratio float64, lower bool) result {
-		return result{Name: name, Ratio: ratio, Lower: lower, Of: figures{Runs: 5}}
+		goal := 2.0
+		if lower {
+			goal = 0.5
+		}
+		return result{Name: name, Ratio: ratio, Lower: lower, Goal: goal, Of: figures{Runs: 5}}
 	}
-	recorded := &report{Rows: []result{one("rate", 1, false), one("time", 1, true)}}
+	recorded := &report{Rows: []result{one("rate", 1, false), one("time", 1, true), one("high rate", 8, false), one("short time", 0.05, true)}}
 	for _, c := range []struct {
 		rate, time float64
 		want       string
@@ -82,7 +86,7 @@ func TestCompareFindsRatiosThatFell(t *testing.T) {
 		{0.74, 1, "rate: the ratio is 0.740, recorded is 1.00"},
 		{1, 1.4, "time: the ratio is 1.40, recorded is 1.00"},
 	} {
-		r := &report{Rows: []result{one("rate", c.rate, false), one("time", c.time, true), one("new", 0.1, false)}}
+		r := &report{Rows: []result{one("rate", c.rate, false), one("time", c.time, true), one("new", 0.1, false), one("high rate", 2, false), one("short time", 0.5, true)}}
 		got := ""
 		if err := r.compare(recorded); err != nil {
 			got = err.Error()

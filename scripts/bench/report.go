@@ -188,6 +188,10 @@ func (r *result) missesFloor() bool {
 	return r.Of.Runs > 0 && (r.Lower && r.Ratio > r.Floor || !r.Lower && r.Ratio < r.Floor)
 }
 
+func (r *result) reachesGoal() bool {
+	return r.Lower && r.Ratio <= r.Goal || !r.Lower && r.Ratio >= r.Goal
+}
+
 func (f figures) text(unit string) string {
 	if f.Runs == 0 {
 		return ""
@@ -235,12 +239,13 @@ func (r *report) failures() (err error) {
 // fallen is the part of a recorded ratio that a ratio may lose.
 const fallen = 0.25
 
-// compare returns an error for each row whose ratio is worse than the recorded one by more than a
-// quarter.
+// compare returns an error for each row whose ratio misses its goal and is worse than the recorded
+// one by more than a quarter. Figures far better than the goal may be too small to repeat so
+// closely.
 func (r *report) compare(recorded *report) (err error) {
 	for _, res := range r.Rows {
 		was := recorded.row(res.Name)
-		if was == nil || res.Of.Runs == 0 {
+		if was == nil || res.Of.Runs == 0 || res.reachesGoal() {
 			continue
 		}
 		if was.Lower && res.Ratio > was.Ratio/(1-fallen) || !was.Lower && res.Ratio < was.Ratio*(1-fallen) {
