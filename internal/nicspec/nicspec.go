@@ -180,11 +180,13 @@ func (n *NIC) addAddr(s string) error {
 // parseAddr parses an address with an optional prefix length. On a fabric the length defaults to
 // that of the default NICs: 24 for IPv4, 64 for IPv6.
 func (n *NIC) parseAddr(s string) (netip.Prefix, error) {
-	if p, err := netip.ParsePrefix(s); err == nil {
-		return p, nil
-	}
+	p, prefixErr := netip.ParsePrefix(s)
 	a, err := netip.ParseAddr(s)
 	switch {
+	case p.Addr().Is4In6(), a.Is4In6():
+		return netip.Prefix{}, fmt.Errorf("address %q: want the IPv4 address in it by itself, such as 192.0.2.1", s)
+	case prefixErr == nil:
+		return p, nil
 	case err != nil || a.Zone() != "":
 		return netip.Prefix{}, fmt.Errorf("address %q: want an IPv4 or IPv6 address, such as 192.0.2.1 or 2001:db8::1/64", s)
 	case n.Kind == Dgram:

@@ -61,6 +61,8 @@ func TestParseErrorsNameValueAndExpectedForm(t *testing.T) {
 		{"a=fabric:guid=0000:0000:0000:0000", `"0000:0000:0000:0000"`, "not zero"},
 		{"a=fabric:pkeys=0", `"0"`, "no key in it"},
 		{"a=fabric:192.0.2", `"192.0.2"`, "192.0.2.1"},
+		{"a=fabric:::ffff:192.0.2.7", `"::ffff:192.0.2.7"`, "192.0.2.1"},
+		{"a=dgram:127.0.0.1:1,127.0.0.1:2,::ffff:192.0.2.7/96", `"::ffff:192.0.2.7/96"`, "192.0.2.1"},
 		{"a=fabric:192.0.2.1,mtu=12", `"12"`, "336 to 65535"},
 		{"a=fabric:192.0.2.1,speed=9", `"speed=9"`, "mtu=BYTES"},
 		{"a=fabric:mac=01:00:00:00:00:00", "01:00", "want a unicast address"},
