@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"softroce/e2e/harness"
 	"softroce/e2e/rxelab"
@@ -57,12 +59,20 @@ func inGuest(program string, size int, unit string, rxe bool) *measurement {
 		defer cancel()
 		if !rxe {
 			// It accepts clients when it has printed the socket.
-			_, err := g.Start(ctx, runLimit, guestBinary+" daemon --socket /tmp/s >/tmp/daemon.log 2>&1")
+			d, err := g.Start(ctx, runLimit, guestBinary+" daemon --socket /tmp/s")
 			if err != nil {
 				return sample{}, err
 			}
-			if out, err := g.Run(ctx, runLimit, "until grep -q '^socket' /tmp/daemon.log; do sleep 0.05; done"); err != nil {
-				return sample{}, fmt.Errorf("daemon in the guest: %w: %s", err, out)
+			defer func() { // the next daemon has the same socket
+				cancel()
+				d.Wait()
+			}()
+			for !strings.Contains(d.Output(), "\nsocket ") {
+				select {
+				case <-d.Done():
+					return sample{}, fmt.Errorf("daemon in the guest: %s", d.Output())
+				case <-time.After(50 * time.Millisecond):
+				}
 			}
 		}
 		port := harness.FreePort()
