@@ -16,7 +16,7 @@ func (r programRun) run(t *testing.T, client, server harness.Endpoint, ipv6 bool
 	ctx, cancel := context.WithTimeoutCause(t.Context(), harness.ProgramLimit, fmt.Errorf("not done within %v", harness.ProgramLimit))
 	defer cancel()
 	port := harness.FreePort()
-	serverJob := server.Start(ctx, t, r.command(r.family.server, server, server, port, ipv6), r.listenWaitEnv(t, server, port, "")...)
+	serverJob := server.Start(ctx, t, r.command(r.family.server, server, server, port, ipv6), r.perftestEnv(t, server, port, "")...)
 	listens := port
 	if r.family.rdmacm {
 		listens++
@@ -26,7 +26,7 @@ func (r programRun) run(t *testing.T, client, server harness.Endpoint, ipv6 bool
 		out, status := serverJob.Wait()
 		t.Fatalf("%s's server: %v, %v\n%s", server.Provider, err, status, out)
 	}
-	clientJob := client.Start(ctx, t, r.command(r.family.client, client, server, port, ipv6), r.listenWaitEnv(t, client, port, server.Host)...)
+	clientJob := client.Start(ctx, t, r.command(r.family.client, client, server, port, ipv6), r.perftestEnv(t, client, port, server.Host)...)
 	out, err := clientJob.Wait()
 	if err != nil {
 		// The server may print why. It does not end by itself for two minutes.
@@ -78,20 +78,24 @@ func (r programRun) command(form string, e, server harness.Endpoint, port int, i
 		"{port}", fmt.Sprint(port), "{host}", server.Host, "{addr}", server.Addr[ipv6]).Replace(form)
 }
 
-// listenWaitEnv returns the environment variables that preload listenwait; host is the server's, at
+// perftestEnv returns the environment variables for a program of perftest; host is the server's, at
 // the client.
-func (r programRun) listenWaitEnv(t *testing.T, e harness.Endpoint, port int, host string) []string {
+func (r programRun) perftestEnv(t *testing.T, e harness.Endpoint, port int, host string) []string {
 	t.Helper()
-	if !r.family.rdmacm {
+	if !r.family.perftest {
 		return nil
 	}
-	library, err := e.ListenWait()
+	library, err := e.PerftestLibrary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := fmt.Sprint(port)
-	if host != "" {
-		at += "," + host
+	env := []string{"LD_PRELOAD=" + library}
+	if r.family.rdmacm {
+		at := fmt.Sprint(port)
+		if host != "" {
+			at += "," + host
+		}
+		env = append(env, "E2E_LISTENWAIT="+at)
 	}
-	return []string{"LD_PRELOAD=" + library, "E2E_LISTENWAIT=" + at}
+	return env
 }

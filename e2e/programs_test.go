@@ -16,7 +16,8 @@ type programFamily struct {
 	ok              *regexp.Regexp
 	slowPeerOptions string // options for a peer that may answer late, such as a guest under emulation
 	fixedTimeout    bool   // no option raises the ACK timeout
-	rdmacm          bool   // connects through librdmacm: the server listens twice, on IPv4 only; see listenwait/
+	perftest        bool   // gets the library in perftest/
+	rdmacm          bool   // connects through librdmacm: the server listens twice, on IPv4 only; see perftest/listenwait.c
 }
 
 // Output with one of these words is an error, whatever the exit status.
@@ -33,12 +34,12 @@ var (
 	xrcPingpongs = programFamily{server: pingpongs.server, client: pingpongs.client, ok: regexp.MustCompile(`SRQN`), fixedTimeout: true}
 	perftests    = programFamily{
 		server: "{tool} -d {dev} -x {gid} -p {port} -F {options}", client: "{tool} -d {dev} -x {gid} -p {port} -F {options} {host}",
-		ok: perftestResult, slowPeerOptions: "-u 17",
+		ok: perftestResult, slowPeerOptions: "-u 17", perftest: true,
 	}
 	// With -R perftest connects through librdmacm, which selects the GIDs by address.
 	rdmacmPerftests = programFamily{
 		server: "{tool} -d {dev} -p {port} -F {options}", client: "{tool} -d {dev} -p {port} -F {options} {addr}",
-		ok: perftestResult, rdmacm: true,
+		ok: perftestResult, perftest: true, rdmacm: true,
 	}
 )
 
@@ -77,6 +78,7 @@ var programRuns = []programRun{
 	{family: pingpongs, tool: "ibv_ud_pingpong", options: "-n 100 -s 1024 -e"},
 	{family: pingpongs, tool: "ibv_srq_pingpong", options: "-n 100 -c"},
 	{family: pingpongs, tool: "ibv_srq_pingpong", options: "-n 100 -e -q 4"},
+	{family: pingpongs, tool: "ibv_srq_pingpong", options: "-n 30 -s 3001 -m 1024 -q 4 -c"},
 	{family: xrcPingpongs, tool: "ibv_xsrq_pingpong", options: "-n 50", kernelError: noXRC},
 	{family: xrcPingpongs, tool: "ibv_xsrq_pingpong", options: "-n 50 -e", kernelError: noXRC},
 

@@ -32,8 +32,8 @@ type Endpoint struct {
 	Addr     map[bool]string // address of the NIC; likewise
 	Host     string          // the IPv4 address at which the other endpoint reaches TCP servers of this one
 
-	// ListenWait returns the path, at this endpoint, of the library in listenwait/.
-	ListenWait func() (string, error)
+	// PerftestLibrary returns the path, at this endpoint, of the library in perftest/.
+	PerftestLibrary func() (string, error)
 	// WithHostName returns a prefix for a command that takes a host name and no IPv6 address. The
 	// command finds address under the name PeerName, and if it serves the first address of its
 	// host, that is an IPv6 address.
@@ -50,7 +50,7 @@ var errNotListening = errors.New("the server ended before it listened")
 
 // OnDaemon completes an endpoint on the daemon at socket. Its programs run in a network namespace.
 func OnDaemon(namespace, socket string, e Endpoint) Endpoint {
-	e.Provider, e.ListenWait = Softroce, buildListenWait
+	e.Provider, e.PerftestLibrary = Softroce, buildPerftestLibrary
 	e.WithHostName = func(address string) (string, error) {
 		path, err := filepath.Abs(hostNameScript)
 		return hostNamePrefix(path, address), err
@@ -110,9 +110,9 @@ func OnGuest(g *rxelab.Guest) Endpoint {
 		}()
 		return j
 	}
-	e.ListenWait = sync.OnceValues(func() (string, error) {
-		const inGuest = "/tmp/listenwait.so"
-		path, err := buildListenWait()
+	e.PerftestLibrary = sync.OnceValues(func() (string, error) {
+		const inGuest = "/tmp/perftest.so"
+		path, err := buildPerftestLibrary()
 		if err == nil {
 			err = g.Put(context.Background(), path, inGuest)
 		}
@@ -153,14 +153,13 @@ func hostNamePrefix(script, address string) string {
 	return fmt.Sprintf("unshare --mount %s %s", script, address)
 }
 
-// buildListenWait builds the library that makes the client of a program wait until its server
-// listens again.
-var buildListenWait = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(workDir, "listenwait.so")
+// buildPerftestLibrary builds the library that is preloaded into the programs of perftest.
+var buildPerftestLibrary = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(workDir, "perftest.so")
 	out, err := exec.Command("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC",
-		"-o", path, "listenwait/listenwait.c").CombinedOutput()
+		"-o", path, "perftest/clock.c", "perftest/listenwait.c").CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("listenwait.c: %w: %s", err, out)
+		return "", fmt.Errorf("e2e/perftest: %w: %s", err, out)
 	}
 	return path, nil
 })

@@ -102,7 +102,7 @@ func Listens(pid, port int) bool {
 // and sockets of an earlier run are not in the way.
 const (
 	firstPort   = 18600
-	portsPerRun = 4 // the program's port, and those that listenwait uses after it
+	portsPerRun = 4 // the program's port, and those that perftest/listenwait.c uses after it
 )
 
 var portsUsed atomic.Int32
