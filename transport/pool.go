@@ -8,20 +8,24 @@ import "softroce/mrtable"
 // Frames and writes to memory may refer to a work request that is complete: to its inline data, or
 // to the value that an atomic returned. Its memory is therefore used again only after Recycle.
 type Pool struct {
-	free []*wqeBlock
-	used []*wqeBlock // since Recycle
-	age  uint32      // number of Abandon calls
-
-	reads [][]*mrtable.Read // storage of readAheads: done reads, or nil
+	free  []*wqeBlock
+	used  []*wqeBlock // since Recycle
+	reads []readList
+	age   uint32 // number of Abandon calls
 }
 
 const (
 	// wqesPerBlock is how many work requests a block holds: it is of about 4 KiB.
 	wqesPerBlock = 16
 
-	// maxFree is how many blocks a pool keeps, a megabyte, and how many lists of reads. What queue
-	// pairs return during a step is usually less.
+	// maxFree is how many blocks a pool keeps, a megabyte without inline data and long
+	// scatter/gather lists, and how many lists of reads. What queue pairs return during a step is
+	// usually less.
 	maxFree = 256
+
+	// maxReads is the longest list of reads that a pool keeps. With short elements, a step can need
+	// many more, and the memory of the pool is in nobody's budget.
+	maxReads = 512
 )
 
 // A wqeBlock is a part of a send queue, with the scatter/gather lists and inline data of its
@@ -62,17 +66,24 @@ func (p *Pool) Recycle() {
 	p.used = p.used[:0]
 }
 
-// Abandon leaves all memory to those who may refer to it: none of it is used again.
+// Abandon leaves all memory to those who may refer to it: none of it is used again. That includes
+// reads, which may refer to a read arena that the IO has replaced.
 func (p *Pool) Abandon() {
 	p.age++
-	p.free, p.used = nil, nil
+	p.free, p.used, p.reads = nil, nil, nil
+}
+
+// A readList is storage of a readAhead: reads that are done, or nil.
+type readList struct {
+	reads []*mrtable.Read
+	age   uint32 // of the pool, when the list was taken
 }
 
 // takeReads returns storage for reads.
-func (p *Pool) takeReads() []*mrtable.Read {
+func (p *Pool) takeReads() readList {
 	n := len(p.reads)
 	if n == 0 {
-		return make([]*mrtable.Read, 0, 4)
+		return readList{make([]*mrtable.Read, 0, 4), p.age}
 	}
 	l := p.reads[n-1]
 	p.reads = p.reads[:n-1]
@@ -80,8 +91,8 @@ func (p *Pool) takeReads() []*mrtable.Read {
 }
 
 // putReads returns storage whose reads are done or nil.
-func (p *Pool) putReads(l []*mrtable.Read) {
-	if len(p.reads) < maxFree {
+func (p *Pool) putReads(l readList) {
+	if l.age == p.age && len(l.reads) <= maxReads && len(p.reads) < maxFree {
 		p.reads = append(p.reads, l)
 	}
 }

@@ -103,3 +103,35 @@ func TestMemoryOfWorkRequestsPassesOn(t *testing.T) {
 		}
 	}
 }
+
+// What a pool keeps of reads is bounded, also after a client that needed many at a time, and does
+// not refer to a read arena that the IO has replaced.
+func TestPoolKeepsNoLongOrOldLists(t *testing.T) {
+	a, _ := connect(t, defaults)
+	a.useCopiedMemory(1 << 20)
+	p := a.qp.cfg.Pool
+	use := func(reads int, meanwhile func()) {
+		var l readAhead
+		for range reads {
+			must(t, l.queue(&a.env, p, a.region, sideBase, 1))
+		}
+		a.flush()
+		meanwhile()
+		l.discard(p)
+	}
+	want := func(after string, n int) {
+		t.Helper()
+		if len(p.reads) != n {
+			t.Errorf("after %s: the pool has %d lists, want %d", after, len(p.reads), n)
+		}
+	}
+	use(maxReads+1, func() {})
+	want("too many reads", 0)
+	use(maxReads, func() {})
+	want("many reads", 1)
+	use(1, p.Abandon)
+	want("Abandon while a list is in use", 0)
+	use(1, func() {})
+	p.Abandon()
+	want("Abandon", 0)
+}

@@ -14,9 +14,9 @@ import (
 
 // A readAhead is the reads of one side of a queue pair.
 type readAhead struct {
-	reads   []*mrtable.Read // storage, of the pool; reads[next:n] were not used yet
-	n, next int
-	packets uint64 // packets that wait for reads queued by this Transmit
+	readList // of the pool; reads[next:n] were not used yet
+	n, next  int
+	packets  uint64 // packets that wait for reads queued by this Transmit
 }
 
 // begin is called at the beginning of Transmit.
@@ -40,8 +40,8 @@ func (a *readAhead) discard(p *Pool) {
 			a.reads[i] = nil
 		}
 	}
-	p.putReads(a.reads)
-	a.reads, a.n, a.next = nil, 0, 0
+	p.putReads(a.readList)
+	a.readList, a.n, a.next = readList{}, 0, 0
 }
 
 // discardReads forgets what both sides have read and not sent. The memory of a client may take so
@@ -69,7 +69,7 @@ func (a *readAhead) take(r *mrtable.Region, addr uint64) (b []byte, ok bool, err
 // queue queues reads of n bytes of a region at addr.
 func (a *readAhead) queue(e *Env, p *Pool, r *mrtable.Region, addr, n uint64) error {
 	if a.reads == nil {
-		a.reads = p.takeReads()
+		a.readList = p.takeReads()
 	}
 	for n > 0 {
 		if a.n == len(a.reads) {
