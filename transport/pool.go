@@ -24,7 +24,7 @@ const (
 	maxFree = 256
 
 	// maxReads is the longest list of reads that a pool keeps. With short elements, a step can need
-	// many more, and the memory of the pool is in nobody's budget.
+	// many more, and no budget covers the memory of the pool.
 	maxReads = 512
 )
 
