@@ -400,7 +400,7 @@ func errorf(no syscall.Errno, format string, a ...any) error {
 
 // Timeouts.
 const (
-	resolveTimeout = 4 * time.Second // for a neighbour; Linux solicits three times, a second apart
+	resolveTimeout = 4 * time.Second // for a neighbor; Linux solicits three times, a second apart
 	fatalTimeout   = time.Second     // for the engines to notify clients of the shutdown
 	hangupInterval = time.Second     // between checks whether a client that must wait is still there
 	lingerTimeout  = time.Second     // for the unfinished requests of a client that has left

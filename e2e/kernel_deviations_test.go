@@ -24,9 +24,9 @@ const (
 
 // A deviation is what the kernel's rxe does instead of what a scenario requires.
 type deviation struct {
-	behaviour string
-	line      int // line of the scenario that fails; 0 is its end
-	failure   *regexp.Regexp
+	behavior string
+	line     int // line of the scenario that fails; 0 is its end
+	failure  *regexp.Regexp
 }
 
 // matches reports whether a scenario failed in the expected way. A packet that the scenario forbids
@@ -71,9 +71,9 @@ func (d *deviations) missingEvents(kernel string) (events []string) {
 
 // Forms of the lines of deviationsFile, by indentation.
 var (
-	subjectForm   = regexp.MustCompile(`^(event )?(\S+)$`)
-	behaviourForm = regexp.MustCompile(`^    (\d[0-9. ]*): (.+)$`)
-	failureForm   = regexp.MustCompile(`^        (\d+): (.+)$`)
+	subjectForm  = regexp.MustCompile(`^(event )?(\S+)$`)
+	behaviorForm = regexp.MustCompile(`^    (\d[0-9. ]*): (.+)$`)
+	failureForm  = regexp.MustCompile(`^        (\d+): (.+)$`)
 )
 
 func readDeviations() (*deviations, error) {
@@ -95,11 +95,11 @@ func readDeviations() (*deviations, error) {
 
 // A deviationParser holds what the preceding lines have set.
 type deviationParser struct {
-	d         *deviations
-	event     bool
-	subject   string
-	kernels   []string
-	behaviour string
+	d        *deviations
+	event    bool
+	subject  string
+	kernels  []string
+	behavior string
 }
 
 func (p *deviationParser) line(line string) error {
@@ -110,8 +110,8 @@ func (p *deviationParser) line(line string) error {
 		}
 		return nil
 	}
-	if m := behaviourForm.FindStringSubmatch(line); m != nil && p.subject != "" {
-		p.kernels, p.behaviour = strings.Fields(m[1]), m[2]
+	if m := behaviorForm.FindStringSubmatch(line); m != nil && p.subject != "" {
+		p.kernels, p.behavior = strings.Fields(m[1]), m[2]
 		for _, k := range p.kernels {
 			if !slices.Contains(kernels, k) {
 				return fmt.Errorf("kernel %s is not one of %v", k, kernels)
@@ -135,7 +135,7 @@ func (p *deviationParser) line(line string) error {
 		return err
 	}
 	for _, k := range p.kernels {
-		addTo(p.d.scenarios, p.subject, k, deviation{p.behaviour, n, says})
+		addTo(p.d.scenarios, p.subject, k, deviation{p.behavior, n, says})
 	}
 	return nil
 }
@@ -235,7 +235,7 @@ func (d *deviations) markdown() (string, error) {
 
 func deviationCell(of map[string]deviation, kernel string) string {
 	if d, ok := of[kernel]; ok {
-		return d.behaviour
+		return d.behavior
 	}
 	return "as specified"
 }

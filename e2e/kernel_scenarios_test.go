@@ -211,7 +211,7 @@ func checkScenarios(t *testing.T, reports *bytes.Buffer, files []string, known f
 		case !departs && r.Outcome == scenario.OutcomeFailed:
 			t.Errorf("%s failed:\n%s", r.Scenario, r.Log)
 		case departs && r.Outcome == scenario.OutcomeOK:
-			t.Errorf("%s passes, but according to %s the kernel %s:\n%s", r.Scenario, deviationsFile, dep.behaviour, r.Log)
+			t.Errorf("%s passes, but according to %s the kernel %s:\n%s", r.Scenario, deviationsFile, dep.behavior, r.Log)
 		case departs && !dep.matches(r.Line, r.Reason):
 			t.Errorf("%s failed at line %d, but %s expects a failure at line %d that matches %q:\n%s", r.Scenario, r.Line, deviationsFile, dep.line, dep.failure, r.Log)
 		}

@@ -112,7 +112,7 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	}
 	e.devices = append(e.devices, d)
 	c.Iface.OnChange(func() { e.post(d.interfaceChanged) })
-	c.Iface.OnNeighbour(func(dst wire.Station, mac [6]byte) { e.post(func() { d.neighbourChanged(dst, mac) }) })
+	c.Iface.OnNeighbor(func(dst wire.Station, mac [6]byte) { e.post(func() { d.neighborChanged(dst, mac) }) })
 	return d, nil
 }
 
@@ -147,9 +147,9 @@ func (d *Device) interfaceChanged() {
 	}
 }
 
-// neighbourChanged sets the MAC of the next hop in the queue pairs and address handles that send to
+// neighborChanged sets the MAC of the next hop in the queue pairs and address handles that send to
 // dst. Frames in flight refer to the old path, so each gets a new one.
-func (d *Device) neighbourChanged(dst wire.Station, mac [6]byte) {
+func (d *Device) neighborChanged(dst wire.Station, mac [6]byte) {
 	for _, c := range d.contexts {
 		for _, q := range c.qps {
 			if q.path != nil && q.path.Dst == dst.Addr && q.path.VLAN == dst.VLAN && q.path.DstMAC != mac {

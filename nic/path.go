@@ -27,7 +27,7 @@ type AddressVector struct {
 const defaultHopLimit = 64
 
 // ResolvePath resolves an address vector: the source address of its SGIDIndex, and the MAC of the
-// next hop, for which it may send neighbour requests. It may be called from any goroutine but the
+// next hop, for which it may send neighbor requests. It may be called from any goroutine but the
 // engine's, and blocks until ctx ends at most. Errors are EINVAL (invalid address vector),
 // EHOSTUNREACH and ETIMEDOUT.
 func (d *Device) ResolvePath(ctx context.Context, av *AddressVector) (*wire.Path, error) {

@@ -109,7 +109,7 @@ func (e *Engine) noteStall(now int64) {
 	}
 }
 
-// expired handles q's deadline. A peer that does not respond may have a new MAC, so the neighbour
+// expired handles q's deadline. A peer that does not respond may have a new MAC, so the neighbor
 // entry is checked.
 func (q *QP) expired() {
 	d := q.device
@@ -117,7 +117,7 @@ func (q *QP) expired() {
 	q.t.Expire(d.env(q))
 	q.stateChanged()
 	if d.counters.LocalACKTimeout != before && q.path != nil {
-		d.iface.ProbeNeighbour(wire.Station{Addr: q.path.Dst, VLAN: q.path.VLAN})
+		d.iface.ProbeNeighbor(wire.Station{Addr: q.path.Dst, VLAN: q.path.VLAN})
 	}
 }
 

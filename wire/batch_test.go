@@ -92,7 +92,7 @@ func clone(f *RxFrame) RxFrame {
 }
 
 // collect receives n frames, or fewer if none arrives for a while. With a udp link, the kernel may
-// have to resolve the neighbour first.
+// have to resolve the neighbor first.
 func collect(t testing.TB, rx Link, n int) []RxFrame {
 	t.Helper()
 	return collectFor(t, rx, n, waitTimeout)

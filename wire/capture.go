@@ -37,9 +37,9 @@ type CaptureLink struct {
 type CaptureOptions struct {
 	MAC func() [6]byte // of the NIC; nil means zeros
 
-	// Neighbour returns the MAC of a station whose frames the link receives without their Ethernet
+	// Neighbor returns the MAC of a station whose frames the link receives without their Ethernet
 	// headers; zeros if it is not known. It may be nil.
-	Neighbour func(Station) [6]byte
+	Neighbor func(Station) [6]byte
 
 	// Clock reads the link's time. It is read before and after a call of the link, and the packets
 	// of the call are spread over the time between, by their lengths; no two have the same time. A
@@ -290,8 +290,8 @@ func (c *CaptureLink) buildRx(f *RxFrame) {
 	if f.Dst.IsMulticast() {
 		a.DstMAC = multicastMAC(f.Dst)
 	}
-	if a.SrcMAC == [6]byte{} && c.o.Neighbour != nil {
-		a.SrcMAC = c.o.Neighbour(Station{f.Src, f.VLAN()})
+	if a.SrcMAC == [6]byte{} && c.o.Neighbor != nil {
+		a.SrcMAC = c.o.Neighbor(Station{f.Src, f.VLAN()})
 	}
 	start := c.headers(&a, rxLen(f))
 	c.frame = append(c.frame, f.Head...)

@@ -141,12 +141,12 @@ func TestCapturedPacketsHaveTimesOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestCaptureShowsTheNeighbourOfFramesWithoutEthernetHeader(t *testing.T) {
+func TestCaptureShowsTheNeighborOfFramesWithoutEthernetHeader(t *testing.T) {
 	f, s := NewFabric(), &frameList{}
 	asked := 0
 	c := NewCaptureLink(withoutMAC{f.NewLink("engine", addrA)}, s, CaptureOptions{
-		MAC:       func() [6]byte { return macA },
-		Neighbour: func(of Station) [6]byte { asked++; return map[Station][6]byte{{Addr: addrB}: macB}[of] },
+		MAC:      func() [6]byte { return macA },
+		Neighbor: func(of Station) [6]byte { asked++; return map[Station][6]byte{{Addr: addrB}: macB}[of] },
 	})
 	peer := f.NewLink("engine", addrB)
 	mustSend(t, peer, 1, frame(bToA, 0, nil))

@@ -11,22 +11,22 @@ import (
 const (
 	icmpEcho, icmpEchoReply   = 8, 0
 	icmp6Echo, icmp6EchoReply = 128, 129
-	neighbourSolicitation     = 135
-	neighbourAdvertisement    = 136
+	neighborSolicitation      = 135
+	neighborAdvertisement     = 136
 
-	icmpLen         = 8  // of an echo without data
-	neighbourLen    = 24 // of a solicitation or advertisement without options
-	neighbourTarget = 8  // of the target in them
-	optionSource    = 1  // option type: source link-layer address
-	optionTarget    = 2
-	optionLen       = 8 // of either, on Ethernet
-	flagSolicited   = 0x40
-	flagOverride    = 0x20
+	icmpLen        = 8  // of an echo without data
+	neighborLen    = 24 // of a solicitation or advertisement without options
+	neighborTarget = 8  // of the target in them
+	optionSource   = 1  // option type: source link-layer address
+	optionTarget   = 2
+	optionLen      = 8 // of either, on Ethernet
+	flagSolicited  = 0x40
+	flagOverride   = 0x20
 
-	// neighbourHops is the hop limit of neighbour discovery (RFC 4861, 4.3), which shows that no
+	// neighborHops is the hop limit of neighbor discovery (RFC 4861, 4.3), which shows that no
 	// router forwarded the packet.
-	neighbourHops = 255
-	replyHops     = 64
+	neighborHops = 255
+	replyHops    = 64
 )
 
 var allNodes = netip.MustParseAddr("ff02::1")
@@ -74,7 +74,7 @@ func putChecksum(at, b []byte, start uint16) {
 	binary.BigEndian.PutUint16(at, ^onesComplementSum(b, start))
 }
 
-// icmp6 replies to echo requests and neighbour solicitations, and learns from advertisements.
+// icmp6 replies to echo requests and neighbor solicitations, and learns from advertisements.
 func (l *DgramLink) icmp6(b []byte) Drop {
 	ip := b[packet.EthernetLen:]
 	n := int(binary.BigEndian.Uint16(ip[4:]))
@@ -95,13 +95,13 @@ func (l *DgramLink) icmp6(b []byte) Drop {
 	case m[0] == icmp6Echo && l.has(dst):
 		l.replyEcho6([6]byte(b[6:]), dst, src, m)
 		return handled
-	case ip[7] != neighbourHops || m[1] != 0 || n < neighbourLen:
+	case ip[7] != neighborHops || m[1] != 0 || n < neighborLen:
 		return DropICMP
-	case m[0] == neighbourSolicitation:
+	case m[0] == neighborSolicitation:
 		return l.handleSolicitation([6]byte(b[6:]), src, m)
-	case m[0] == neighbourAdvertisement:
-		if mac, ok := linkLayer(m[neighbourLen:], optionTarget); ok {
-			l.neighbours.learn(Station{addr16(m[neighbourTarget:]), l.vlan()}, mac, false)
+	case m[0] == neighborAdvertisement:
+		if mac, ok := linkLayer(m[neighborLen:], optionTarget); ok {
+			l.neighbors.learn(Station{addr16(m[neighborTarget:]), l.vlan()}, mac, false)
 			return handled
 		}
 	}
@@ -133,21 +133,21 @@ func (l *DgramLink) replyEcho6(to [6]byte, src, dst netip.Addr, m []byte) {
 
 // handleSolicitation replies to a solicitation of one of the link's addresses.
 func (l *DgramLink) handleSolicitation(from [6]byte, src netip.Addr, m []byte) Drop {
-	target := addr16(m[neighbourTarget:])
+	target := addr16(m[neighborTarget:])
 	if !l.has(target) || l.has(src) {
 		return DropICMP
 	}
 	dst, flags := src, byte(flagSolicited|flagOverride)
 	if src.IsUnspecified() { // duplicate address detection (RFC 4862)
 		dst, flags, from = allNodes, flagOverride, multicastMAC(allNodes)
-	} else if mac, ok := linkLayer(m[neighbourLen:], optionSource); ok {
-		l.neighbours.learn(Station{src, l.vlan()}, mac, true)
+	} else if mac, ok := linkLayer(m[neighborLen:], optionSource); ok {
+		l.neighbors.learn(Station{src, l.vlan()}, mac, true)
 	}
-	l.send(l.appendNeighbour(l.reply[:0], l.vlan(), from, target, dst, neighbourAdvertisement, flags, target))
+	l.send(l.appendNeighbor(l.reply[:0], l.vlan(), from, target, dst, neighborAdvertisement, flags, target))
 	return handled
 }
 
-// linkLayer returns the MAC in an option of neighbour discovery.
+// linkLayer returns the MAC in an option of neighbor discovery.
 func linkLayer(options []byte, kind byte) (mac [6]byte, ok bool) {
 	for len(options) >= optionLen {
 		n := 8 * int(options[1])

@@ -14,7 +14,7 @@ import (
 
 // A DgramLink carries each Ethernet frame in one UDP datagram, as QEMU's -netdev dgram does. The
 // peer is a virtual machine's NIC or another DgramLink. No kernel interface is involved: the link
-// is also the NIC's Interface. It replies to ARP, neighbour solicitations and pings for its
+// is also the NIC's Interface. It replies to ARP, neighbor solicitations and pings for its
 // addresses, and resolves those of others.
 //
 // A received datagram takes these steps:
@@ -43,7 +43,7 @@ type DgramLink struct {
 	tagged bool // it had a VLAN tag, which was removed
 	tci    uint16
 
-	neighbours neighbours
+	neighbors neighbors
 }
 
 // DgramConfig configures a DgramLink: the UDP endpoints, and the station at this end.
@@ -121,7 +121,7 @@ func newDgram(c DgramConfig) (*DgramLink, error) {
 	for _, a := range c.VLANs {
 		l.localStations[Station{a.Addr(), a.VLAN}], l.vlans[a.VLAN] = true, true
 	}
-	l.neighbours.init(l)
+	l.neighbors.init(l)
 	return l, nil
 }
 
@@ -221,8 +221,8 @@ func (l *DgramLink) Counters() *LinkCounters { return &l.counters }
 
 // Close implements Link.
 func (l *DgramLink) Close() error {
-	l.neighbours.mu.Lock() // Resolve may be sending
-	defer l.neighbours.mu.Unlock()
+	l.neighbors.mu.Lock() // Resolve may be sending
+	defer l.neighbors.mu.Unlock()
 	if l.fd < 0 {
 		return ErrClosed
 	}

@@ -159,14 +159,14 @@ func (l *DgramLink) arp(b []byte) Drop {
 	own := l.has(target) && !l.has(sender)
 	switch be.Uint16(p[arpOperation:]) {
 	case arpRequest:
-		// A gratuitous ARP has the sender as target. It updates a known neighbour.
-		l.neighbours.learn(Station{sender, l.vlan()}, mac, own)
+		// A gratuitous ARP has the sender as target. It updates a known neighbor.
+		l.neighbors.learn(Station{sender, l.vlan()}, mac, own)
 		if !own {
 			return DropARP
 		}
 		l.send(l.appendARP(l.reply[:0], l.vlan(), arpReply, mac, target, sender, mac))
 	case arpReply:
-		l.neighbours.learn(Station{sender, l.vlan()}, mac, false)
+		l.neighbors.learn(Station{sender, l.vlan()}, mac, false)
 	default:
 		return DropARP
 	}
@@ -177,8 +177,8 @@ func addr4(b []byte) netip.Addr  { return netip.AddrFrom4([4]byte(b)) }
 func addr16(b []byte) netip.Addr { return netip.AddrFrom16([16]byte(b)) }
 
 // send sends a frame of the link itself, which may be lost. It is for the engine's goroutine; other
-// goroutines call neighbours.solicit.
+// goroutines call neighbors.solicit.
 func (l *DgramLink) send(frame []byte) {
 	l.reply = frame // keep the buffer
-	l.neighbours.send(frame)
+	l.neighbors.send(frame)
 }

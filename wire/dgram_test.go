@@ -188,7 +188,7 @@ func solicitFrame(src, target netip.Addr) []byte {
 	if target != dg6 {
 		mac, group = multicastMAC(allNodes), allNodes
 	}
-	return asVM().appendNeighbour(nil, 0, mac, src, group, neighbourSolicitation, 0, target)
+	return asVM().appendNeighbor(nil, 0, mac, src, group, neighborSolicitation, 0, target)
 }
 
 func echoFrame(kind byte) []byte {
@@ -224,8 +224,8 @@ func TestDgramRepliesToARPAndICMP(t *testing.T) {
 		frame, want []byte
 	}{
 		{"ARP", arpFrame(arpRequest, vmAddr, dgAddr), as.appendARP(nil, 0, arpReply, vmMAC, dgAddr, vmAddr, vmMAC)},
-		{"solicitation", solicitFrame(vm6, dg6), as.appendNeighbour(nil, 0, vmMAC, dg6, vm6, neighbourAdvertisement, 0x60, dg6)},
-		{"duplicate address detection", probe, as.appendNeighbour(nil, 0, multicastMAC(allNodes), dg6, allNodes, neighbourAdvertisement, 0x20, dg6)},
+		{"solicitation", solicitFrame(vm6, dg6), as.appendNeighbor(nil, 0, vmMAC, dg6, vm6, neighborAdvertisement, 0x60, dg6)},
+		{"duplicate address detection", probe, as.appendNeighbor(nil, 0, multicastMAC(allNodes), dg6, allNodes, neighborAdvertisement, 0x20, dg6)},
 		{"ping", echoFrame(icmpEcho), fixIP(wantEcho)},
 		{"ping6", echo6, append(wantEcho6, m6...)},
 	} {
@@ -364,8 +364,8 @@ func TestDgramResolves(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	if err := dg.Resolve(ctx, &Path{Src: dgAddr, Dst: vmAddr}); !errors.Is(err, ErrUnreachable) || len(dg.neighbours.known) != 0 {
-		t.Errorf("no reply: %v, %d entries", err, len(dg.neighbours.known))
+	if err := dg.Resolve(ctx, &Path{Src: dgAddr, Dst: vmAddr}); !errors.Is(err, ErrUnreachable) || len(dg.neighbors.known) != 0 {
+		t.Errorf("no reply: %v, %d entries", err, len(dg.neighbors.known))
 	}
 	// The VM learned the link's MAC from its solicitation.
 	receive(t, vm, 0)
@@ -375,10 +375,10 @@ func TestDgramResolves(t *testing.T) {
 	}
 }
 
-func TestDgramReportsNewNeighbourMAC(t *testing.T) {
+func TestDgramReportsNewNeighborMAC(t *testing.T) {
 	l := newUnconnectedDgram(t)
 	moved := make(chan [6]byte, 1)
-	l.OnNeighbour(func(dst Station, mac [6]byte) {
+	l.OnNeighbor(func(dst Station, mac [6]byte) {
 		if dst.Addr == vmAddr {
 			moved <- mac
 		}
@@ -391,26 +391,26 @@ func TestDgramReportsNewNeighbourMAC(t *testing.T) {
 	select {
 	case mac := <-moved:
 		if mac != other.stationMAC {
-			t.Errorf("OnNeighbour with MAC %x", mac)
+			t.Errorf("OnNeighbor with MAC %x", mac)
 		}
 	case <-time.After(waitTimeout):
-		t.Error("OnNeighbour was not called")
+		t.Error("OnNeighbor was not called")
 	}
 }
 
-func TestDgramProbesNeighbour(t *testing.T) {
+func TestDgramProbesNeighbor(t *testing.T) {
 	vm, dg := newDgramPair(t)
 	p := &Path{Src: dgAddr, Dst: vmAddr}
 	if err := resolveOver(t, []*DgramLink{vm, dg}, dg, p); err != nil {
 		t.Fatal(err)
 	}
 	moved := make(chan [6]byte, 1)
-	dg.OnNeighbour(func(_ Station, mac [6]byte) { moved <- mac })
+	dg.OnNeighbor(func(_ Station, mac [6]byte) { moved <- mac })
 	other := [6]byte{2, 2, 2, 2, 2, 2}
 	vm.stationMAC, vm.c.MAC = other, other
 	before := vm.handled
-	dg.ProbeNeighbour(Station{Addr: vm6}) // was never resolved
-	dg.ProbeNeighbour(Station{Addr: vmAddr})
+	dg.ProbeNeighbor(Station{Addr: vm6}) // was never resolved
+	dg.ProbeNeighbor(Station{Addr: vmAddr})
 	receive(t, vm, 0)
 	receive(t, dg, 0)
 	if n := vm.handled - before; n != 1 {
@@ -419,22 +419,22 @@ func TestDgramProbesNeighbour(t *testing.T) {
 	select {
 	case mac := <-moved:
 		if mac != other {
-			t.Errorf("OnNeighbour with MAC %x", mac)
+			t.Errorf("OnNeighbor with MAC %x", mac)
 		}
 	case <-time.After(waitTimeout):
-		t.Error("OnNeighbour was not called")
+		t.Error("OnNeighbor was not called")
 	}
 }
 
-func TestDgramNeighbourCacheIsBounded(t *testing.T) {
+func TestDgramNeighborCacheIsBounded(t *testing.T) {
 	l := newUnconnectedDgram(t)
-	for i := range 2 * maxNeighbours {
+	for i := range 2 * maxNeighbors {
 		a := Station{Addr: netip.AddrFrom4([4]byte{10, 77, byte(i >> 8), byte(i)})}
-		l.neighbours.learn(a, vmMAC, true)
-		e := l.neighbours.addWaiter(a)
-		l.neighbours.removeWaiter(e, a)
+		l.neighbors.learn(a, vmMAC, true)
+		e := l.neighbors.addWaiter(a)
+		l.neighbors.removeWaiter(e, a)
 	}
-	if n := len(l.neighbours.known); n > maxNeighbours {
+	if n := len(l.neighbors.known); n > maxNeighbors {
 		t.Errorf("%d entries", n)
 	}
 }
@@ -499,7 +499,7 @@ func FuzzDgramReceive(f *testing.F) {
 		arpFrame(arpRequest, vmAddr, dgAddr), arpFrame(arpReply, vmAddr, dgAddr),
 		solicitFrame(vm6, dg6), solicitFrame(netip.IPv6Unspecified(), dg6),
 		slices.Insert(roceFrame(false), 12, 0x81, 0, 0x20, 7),
-		asVM().appendNeighbour(nil, 0, dgMAC, vm6, dg6, neighbourAdvertisement, 0x60, vm6),
+		asVM().appendNeighbor(nil, 0, dgMAC, vm6, dg6, neighborAdvertisement, 0x60, vm6),
 	} {
 		f.Add(b)
 	}

@@ -13,7 +13,7 @@ import (
 var (
 	ErrNoInterface = errors.New("no such interface")
 	ErrNoRoute     = errors.New("no route")
-	ErrUnreachable = errors.New("neighbour does not respond")
+	ErrUnreachable = errors.New("neighbor does not respond")
 )
 
 // An Interface is the network interface of a NIC: its addresses, which become GIDs, its MAC and
@@ -33,26 +33,26 @@ type Interface interface {
 	// state changed. It must not block.
 	OnChange(func())
 
-	// OnNeighbour adds a function that is called, on another goroutine, when the next hop of a
+	// OnNeighbor adds a function that is called, on another goroutine, when the next hop of a
 	// resolved station has a new MAC. A Path to dst with another MAC is then out of date. The
 	// function must not block.
-	OnNeighbour(func(dst Station, mac [6]byte))
+	OnNeighbor(func(dst Station, mac [6]byte))
 
 	// Resolve sets p.DstMAC to the MAC of the next hop from p.Src to p.Dst in p.VLAN. It blocks
-	// until the neighbour replies or ctx ends. Its errors are ErrNoRoute and ErrUnreachable. If
+	// until the neighbor replies or ctx ends. Its errors are ErrNoRoute and ErrUnreachable. If
 	// p.DstMAC is set, it is where frames of p.Dst came from: it is kept, without waiting, while
 	// the next hop is not known otherwise.
 	// Calling it again for a peer that stopped responding makes the kernel verify a stale
-	// neighbour.
+	// neighbor.
 	Resolve(ctx context.Context, p *Path) error
 
-	// ProbeNeighbour checks the next hop of a resolved station that has stopped responding: the
+	// ProbeNeighbor checks the next hop of a resolved station that has stopped responding: the
 	// next hop may have a new MAC without having announced it. If it has, the functions of
-	// OnNeighbour are called. ProbeNeighbour does not block, and limits its own rate.
-	ProbeNeighbour(dst Station)
+	// OnNeighbor are called. ProbeNeighbor does not block, and limits its own rate.
+	ProbeNeighbor(dst Station)
 }
 
-// probeInterval is the shortest interval between two probes of a neighbour.
+// probeInterval is the shortest interval between two probes of a neighbor.
 const probeInterval = 50 * time.Millisecond
 
 // checkPath returns an error for a path that no interface can resolve.
@@ -84,7 +84,7 @@ type staticInterface struct {
 }
 
 // StaticInterface returns an interface that never changes, for fabrics and simulations. It is up,
-// and every address is a neighbour.
+// and every address is a neighbor.
 func StaticInterface(name string, mac [6]byte, mtu int, addrs ...netip.Prefix) Interface {
 	return &staticInterface{name: name, mac: mac, mtu: mtu, addrs: addrs}
 }
@@ -94,26 +94,26 @@ func StaticTrunk(name string, mac [6]byte, mtu int, vlans []VLANAddress, addrs .
 	return &staticInterface{name, mac, mtu, addrs, vlans}
 }
 
-func (s *staticInterface) Name() string                       { return s.name }
-func (s *staticInterface) MAC() [6]byte                       { return s.mac }
-func (s *staticInterface) MTU() int                           { return s.mtu }
-func (s *staticInterface) Up() bool                           { return true }
-func (s *staticInterface) Addresses() []netip.Prefix          { return s.addrs }
-func (s *staticInterface) VLANAddresses() []VLANAddress       { return s.vlans }
-func (s *staticInterface) OnChange(func())                    {}
-func (s *staticInterface) OnNeighbour(func(Station, [6]byte)) {}
-func (s *staticInterface) ProbeNeighbour(Station)             {}
+func (s *staticInterface) Name() string                      { return s.name }
+func (s *staticInterface) MAC() [6]byte                      { return s.mac }
+func (s *staticInterface) MTU() int                          { return s.mtu }
+func (s *staticInterface) Up() bool                          { return true }
+func (s *staticInterface) Addresses() []netip.Prefix         { return s.addrs }
+func (s *staticInterface) VLANAddresses() []VLANAddress      { return s.vlans }
+func (s *staticInterface) OnChange(func())                   {}
+func (s *staticInterface) OnNeighbor(func(Station, [6]byte)) {}
+func (s *staticInterface) ProbeNeighbor(Station)             {}
 func (s *staticInterface) Resolve(_ context.Context, p *Path) error {
 	if err := checkPath(s.name, p); err != nil {
 		return err
 	}
-	p.DstMAC = s.neighbour(p.station())
+	p.DstMAC = s.neighbor(p.station())
 	return nil
 }
 
-// neighbour returns the MAC of an address. Only captures show it, so it just has to differ between
+// neighbor returns the MAC of an address. Only captures show it, so it just has to differ between
 // addresses.
-func (s *staticInterface) neighbour(to Station) [6]byte {
+func (s *staticInterface) neighbor(to Station) [6]byte {
 	if Owns(s)(to) {
 		return s.mac
 	}

@@ -79,7 +79,7 @@ func HoldsReferences(l Link) bool {
 }
 
 // A Path is the addressing of a frame. It is immutable once a frame refers to it: a new address
-// vector or a new neighbour needs a new Path.
+// vector or a new neighbor needs a new Path.
 type Path struct {
 	Src, Dst  netip.Addr // both IPv4 or both IPv6 (never IPv4-mapped)
 	DstMAC    [6]byte    // MAC of the next hop, set by Interface.Resolve; not used by FabricLink and UDPLink

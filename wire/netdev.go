@@ -24,17 +24,17 @@ type Netdev struct {
 	name          string
 	handle        *netlink.Handle
 	events        *nl.NetlinkSocket
-	probeSockets  [4]int // UDP sockets for IPv4 and IPv6 that trigger the kernel's neighbour resolution; the last two for VLANs
+	probeSockets  [4]int // UDP sockets for IPv4 and IPv6 that trigger the kernel's neighbor resolution; the last two for VLANs
 	solicitSocket int    // packet socket for solicitations; -1 without the privilege
 	state         atomic.Pointer[netdevState]
 	done          chan struct{} // closed when the watcher has ended
 	probes        chan Station
 	proberDone    chan struct{} // closed when runProber has ended
 
-	mu          sync.Mutex
-	onChange    []func()
-	onNeighbour []func(Station, [6]byte)
-	hops        map[Station]hop // next hops that Resolve returned, by destination
+	mu         sync.Mutex
+	onChange   []func()
+	onNeighbor []func(Station, [6]byte)
+	hops       map[Station]hop // next hops that Resolve returned, by destination
 }
 
 // netdevState is a consistent snapshot of the interface. It is replaced, never modified.
@@ -43,7 +43,7 @@ type netdevState struct {
 	mac   [6]byte
 	mtu   int
 	up    bool
-	noARP bool // has no neighbours to resolve: loopback, point-to-point
+	noARP bool // has no neighbors to resolve: loopback, point-to-point
 	addrs []netip.Prefix
 
 	name  string
@@ -206,14 +206,14 @@ func (n *Netdev) OnChange(f func()) {
 	n.onChange = append(n.onChange, f)
 }
 
-// OnNeighbour implements Interface.
-func (n *Netdev) OnNeighbour(f func(Station, [6]byte)) {
+// OnNeighbor implements Interface.
+func (n *Netdev) OnNeighbor(f func(Station, [6]byte)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.onNeighbour = append(n.onNeighbour, f)
+	n.onNeighbor = append(n.onNeighbor, f)
 }
 
-// Close stops watching. After it returns, the functions of OnChange and OnNeighbour are not called,
+// Close stops watching. After it returns, the functions of OnChange and OnNeighbor are not called,
 // and Resolve fails.
 func (n *Netdev) Close() error {
 	n.events.Close()
@@ -267,7 +267,7 @@ func (n *Netdev) watch() {
 	}
 }
 
-// classify reports whether events may have changed the interface, a neighbour's MAC, or a route.
+// classify reports whether events may have changed the interface, a neighbor's MAC, or a route.
 func (n *Netdev) classify(msgs []syscall.NetlinkMessage) (changed, hops, routes bool) {
 	s := n.state.Load()
 	for _, m := range msgs {
@@ -286,7 +286,7 @@ func (n *Netdev) classify(msgs []syscall.NetlinkMessage) (changed, hops, routes 
 	return changed, hops, routes
 }
 
-// eventIndex returns the interface number in a link, address or neighbour message, which have it at
+// eventIndex returns the interface number in a link, address or neighbor message, which have it at
 // the same offset.
 func eventIndex(b []byte) int {
 	if len(b) < 8 {
@@ -318,7 +318,7 @@ func (n *Netdev) refresh() {
 	}
 }
 
-// hardwareAddr returns the MAC of a neighbour entry, if it has six bytes.
+// hardwareAddr returns the MAC of a neighbor entry, if it has six bytes.
 func hardwareAddr(a net.HardwareAddr) (mac [6]byte, ok bool) {
 	return mac, copy(mac[:], a) == 6 && len(a) == 6
 }

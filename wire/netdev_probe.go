@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel notices that a neighbour has moved when it sends to it. Frames of a packet socket do
-// not count. So a probe makes the kernel verify the neighbour, in two ways: triggerResolution sends
-// a datagram, after which the kernel solicits a stale neighbour within some seconds; and probe
+// The kernel notices that a neighbor has moved when it sends to it. Frames of a packet socket do
+// not count. So a probe makes the kernel verify the neighbor, in two ways: triggerResolution sends
+// a datagram, after which the kernel solicits a stale neighbor within some seconds; and probe
 // sends a solicitation in the kernel's name. The kernel receives the reply and reports it to the
 // watcher.
 
@@ -24,15 +24,15 @@ func (n *Netdev) openSolicitSocket() {
 	}
 }
 
-// ProbeNeighbour implements Interface.
-func (n *Netdev) ProbeNeighbour(dst Station) {
+// ProbeNeighbor implements Interface.
+func (n *Netdev) ProbeNeighbor(dst Station) {
 	select {
 	case n.probes <- dst:
 	default:
 	}
 }
 
-// runProber probes the queued neighbours until the watcher ends.
+// runProber probes the queued neighbors until the watcher ends.
 func (n *Netdev) runProber() {
 	defer close(n.proberDone)
 	probed := make(map[Station]time.Time)
@@ -44,20 +44,20 @@ func (n *Netdev) runProber() {
 			n.mu.Lock()
 			h, known := n.hops[dst]
 			n.mu.Unlock()
-			now, neighbour := time.Now(), Station{h.via, dst.VLAN}
-			if !known || now.Sub(probed[neighbour]) < probeInterval {
+			now, neighbor := time.Now(), Station{h.via, dst.VLAN}
+			if !known || now.Sub(probed[neighbor]) < probeInterval {
 				continue
 			}
 			if len(probed) >= maxHops {
 				clear(probed)
 			}
-			probed[neighbour] = now
+			probed[neighbor] = now
 			n.probe(h, dst.VLAN)
 		}
 	}
 }
 
-// probe makes the kernel verify a neighbour.
+// probe makes the kernel verify a neighbor.
 func (n *Netdev) probe(h hop, vlan uint16) {
 	s := n.state.Load().vlan(vlan)
 	if s == nil || s.index == 0 {

@@ -17,12 +17,12 @@ import (
 //  1. The interface's own addresses and multicast addresses need no lookup.
 //  2. The kernel's routing table gives the next hop for the interface and the source
 //     address (route).
-//  3. The kernel's neighbour table gives the MAC of the next hop (neighbours).
+//  3. The kernel's neighbor table gives the MAC of the next hop (neighbors).
 //  4. If there is no entry, a datagram to the next hop's discard port makes the kernel
 //     resolve it (triggerResolution). Resolve polls the table until it has the entry or
 //     resolution failed.
 //  5. Later, netlink events make the watcher repeat 2 and 3 for all resolved
-//     destinations (refreshHops), so that it notices a neighbour's new MAC.
+//     destinations (refreshHops), so that it notices a neighbor's new MAC.
 
 const (
 	// maxHops bounds the destinations that the watcher follows. Further ones resolve, but are not
@@ -32,8 +32,8 @@ const (
 	// discardPort is the port of the discard service (RFC 863).
 	discardPort = 9
 
-	// The interval between two reads of the neighbour table grows from minPoll to maxPoll. A
-	// neighbour on a LAN replies within the first few reads.
+	// The interval between two reads of the neighbor table grows from minPoll to maxPoll. A
+	// neighbor on a LAN replies within the first few reads.
 	minPoll = 500 * time.Microsecond
 	maxPoll = 50 * time.Millisecond
 )
@@ -45,7 +45,7 @@ type hop struct {
 	mac [6]byte
 }
 
-// usable is the states of a neighbour entry whose MAC the kernel itself uses. That includes stale
+// usable is the states of a neighbor entry whose MAC the kernel itself uses. That includes stale
 // entries: the kernel sends to the old MAC while it verifies it.
 const usable = unix.NUD_REACHABLE | unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_STALE |
 	unix.NUD_DELAY | unix.NUD_PROBE
@@ -105,7 +105,7 @@ func (n *Netdev) Resolve(ctx context.Context, p *Path) error {
 			break
 		}
 		room := maxHops
-		if h.mac, err = n.neighbourMAC(ctx, s, h.via, p.DstMAC); err != nil {
+		if h.mac, err = n.neighborMAC(ctx, s, h.via, p.DstMAC); err != nil {
 			if h.via != p.Dst {
 				err = fmt.Errorf("%v: next hop %w", p.Dst, err)
 			}
@@ -141,7 +141,7 @@ func (n *Netdev) route(s *netdevState, src, dst netip.Addr) (netip.Addr, error) 
 	}
 	if dst.Is4() {
 		// If an interface is given and no route matches an IPv4 address, the kernel treats the
-		// address as a neighbour. FIBMatch returns the table's entry instead.
+		// address as a neighbor. FIBMatch returns the table's entry instead.
 		o.FIBMatch = true
 		if _, err := n.handle.RouteGetWithOptions(dst.AsSlice(), &o); err != nil {
 			return fail(err)
@@ -173,7 +173,7 @@ func (n *Netdev) route(s *netdevState, src, dst netip.Addr) (netip.Addr, error) 
 	return dst, nil
 }
 
-// An entry is an entry of the kernel's neighbour table.
+// An entry is an entry of the kernel's neighbor table.
 type entry struct {
 	mac   [6]byte
 	state int
@@ -181,8 +181,8 @@ type entry struct {
 
 func (e entry) usable() bool { return e.state&usable != 0 }
 
-// neighbours reads the kernel's neighbour table of one address family.
-func (n *Netdev) neighbours(s *netdevState, v4 bool) (map[netip.Addr]entry, error) {
+// neighbors reads the kernel's neighbor table of one address family.
+func (n *Netdev) neighbors(s *netdevState, v4 bool) (map[netip.Addr]entry, error) {
 	family := unix.AF_INET6
 	if v4 {
 		family = unix.AF_INET
@@ -205,22 +205,22 @@ func (n *Netdev) neighbours(s *netdevState, v4 bool) (map[netip.Addr]entry, erro
 	return table, nil
 }
 
-// neighbourMAC returns the MAC of a neighbour, which it makes the kernel resolve if necessary. If
-// sender is set, it is the MAC to use for a neighbour that the kernel does not know. The kernel is
+// neighborMAC returns the MAC of a neighbor, which it makes the kernel resolve if necessary. If
+// sender is set, it is the MAC to use for a neighbor that the kernel does not know. The kernel is
 // not made to resolve that one, or forged requests would fill its table.
-func (n *Netdev) neighbourMAC(ctx context.Context, s *netdevState, via netip.Addr, sender [6]byte) ([6]byte, error) {
+func (n *Netdev) neighborMAC(ctx context.Context, s *netdevState, via netip.Addr, sender [6]byte) ([6]byte, error) {
 	fail := func(err error) ([6]byte, error) {
 		return [6]byte{}, fmt.Errorf("%v on %s: %w", via, s.name, err)
 	}
 	triggered := false
 	for wait := minPoll; ; wait = min(2*wait, maxPoll) {
-		table, err := n.neighbours(s, via.Is4())
+		table, err := n.neighbors(s, via.Is4())
 		if err != nil {
 			return fail(err)
 		}
 		e := table[via]
 		if e.state&unix.NUD_STALE != 0 {
-			n.triggerResolution(s, via) // to verify it; a change is reported to OnNeighbour
+			n.triggerResolution(s, via) // to verify it; a change is reported to OnNeighbor
 		}
 		if e.usable() {
 			return e.mac, nil
@@ -244,7 +244,7 @@ func (n *Netdev) neighbourMAC(ctx context.Context, s *netdevState, via netip.Add
 	}
 }
 
-// triggerResolution sends a datagram to a neighbour, so that the kernel resolves or verifies it.
+// triggerResolution sends a datagram to a neighbor, so that the kernel resolves or verifies it.
 // That requires no privilege.
 func (n *Netdev) triggerResolution(s *netdevState, via netip.Addr) error {
 	var err error
@@ -258,7 +258,7 @@ func (n *Netdev) triggerResolution(s *netdevState, via netip.Addr) error {
 		err = unix.Sendmsg(sockets[1], nil, pktInfo, &unix.SockaddrInet6{Port: discardPort, Addr: via.As16(), ZoneId: uint32(s.index)}, 0)
 	}
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
-		return nil // the queue already has datagrams to the neighbour
+		return nil // the queue already has datagrams to the neighbor
 	}
 	return err
 }
@@ -271,7 +271,7 @@ func (n *Netdev) remember(dst Station, h hop, room int) {
 	if ok || len(n.hops) < room {
 		n.hops[dst] = h
 	}
-	callbacks := n.onNeighbour
+	callbacks := n.onNeighbor
 	n.mu.Unlock()
 	if ok && old.mac != h.mac {
 		for _, f := range callbacks {
@@ -280,9 +280,9 @@ func (n *Netdev) remember(dst Station, h hop, room int) {
 	}
 }
 
-// Neighbour returns the MAC of the next hop to a station, as it was last resolved; zeros if it was
+// Neighbor returns the MAC of the next hop to a station, as it was last resolved; zeros if it was
 // not. The interface's own addresses have its MAC.
-func (n *Netdev) Neighbour(of Station) [6]byte {
+func (n *Netdev) Neighbor(of Station) [6]byte {
 	if s := n.state.Load().vlan(of.VLAN); s != nil && s.has(of.Addr) {
 		return s.mac
 	}
@@ -292,7 +292,7 @@ func (n *Netdev) Neighbour(of Station) [6]byte {
 }
 
 // refreshHops looks up the next hops of all resolved destinations and reports changes. It never
-// waits for a neighbour, whose reply is another event.
+// waits for a neighbor, whose reply is another event.
 func (n *Netdev) refreshHops(routes bool) {
 	s := n.state.Load()
 	if s.index == 0 {
@@ -311,8 +311,8 @@ func (n *Netdev) refreshHops(routes bool) {
 
 // refreshHopsOn is refreshHops for the interface itself or a VLAN on it.
 func (n *Netdev) refreshHopsOn(s *netdevState, known map[Station]hop, routes bool) {
-	v4, err4 := n.neighbours(s, true)
-	v6, err6 := n.neighbours(s, false)
+	v4, err4 := n.neighbors(s, true)
+	v6, err6 := n.neighbors(s, false)
 	if err4 != nil || err6 != nil {
 		return
 	}

@@ -142,11 +142,11 @@ func resolve(n *Netdev, src, dst netip.Addr) ([6]byte, error) {
 	return p.DstMAC, err
 }
 
-func TestResolveUnknownNeighbour(t *testing.T) {
+func TestResolveUnknownNeighbor(t *testing.T) {
 	l := newVethPair(t)
 	n := l.a.iface()
 	want := [6]byte(l.b.link().Attrs().HardwareAddr)
-	for range 2 { // the second time, the neighbour table has an entry
+	for range 2 { // the second time, the neighbor table has an entry
 		if mac, err := resolve(n, l.a.v4, l.b.v4); err != nil || mac != want {
 			t.Errorf("IPv4: % x, %v; want % x", mac, err, want)
 		}
@@ -190,12 +190,12 @@ func TestResolveThroughNextHop(t *testing.T) {
 		if err != nil || mac != [6]byte(l.b.link().Attrs().HardwareAddr) {
 			t.Errorf("%s via %s: % x, %v", c.dst, c.via, mac, err)
 		}
-		if known := n.Neighbour(Station{Addr: netip.MustParseAddr(c.dst)}); known != mac {
-			t.Errorf("the neighbour of %s is % x, want % x", c.dst, known, mac)
+		if known := n.Neighbor(Station{Addr: netip.MustParseAddr(c.dst)}); known != mac {
+			t.Errorf("the neighbor of %s is % x, want % x", c.dst, known, mac)
 		}
 	}
-	if n.Neighbour(Station{Addr: l.a.v4}) != n.MAC() || n.Neighbour(Station{Addr: l.b.v4}) != [6]byte{} {
-		t.Error("neighbours that are this host, or were not resolved")
+	if n.Neighbor(Station{Addr: l.a.v4}) != n.MAC() || n.Neighbor(Station{Addr: l.b.v4}) != [6]byte{} {
+		t.Error("neighbors that are this host, or were not resolved")
 	}
 }
 
@@ -217,7 +217,7 @@ func TestResolveWithoutRoute(t *testing.T) {
 	}
 }
 
-func TestResolveMissingNeighbourFails(t *testing.T) {
+func TestResolveMissingNeighborFails(t *testing.T) {
 	l := newVethPair(t)
 	n := l.a.iface()
 	absent := netip.MustParseAddr("198.51.100.200")
@@ -233,7 +233,7 @@ func TestResolveMissingNeighbourFails(t *testing.T) {
 	l.a.do(func() {
 		must(t, os.WriteFile("/proc/sys/net/ipv4/neigh/"+l.a.name+"/retrans_time_ms", []byte("20"), 0))
 	})
-	for range 2 { // the second time, the neighbour table has a failed entry
+	for range 2 { // the second time, the neighbor table has a failed entry
 		start := time.Now()
 		_, err = resolve(n, l.a.v4, absent)
 		if !errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), absent.String()) {
@@ -242,7 +242,7 @@ func TestResolveMissingNeighbourFails(t *testing.T) {
 	}
 }
 
-// The MAC of a received frame serves for a neighbour that the kernel does not know, who may not
+// The MAC of a received frame serves for a neighbor that the kernel does not know, who may not
 // exist: nothing is sent to it, and the kernel's table gets no entry.
 func TestResolveUsesMACOfReceivedFrame(t *testing.T) {
 	l := newVethPair(t)
@@ -250,7 +250,7 @@ func TestResolveUsesMACOfReceivedFrame(t *testing.T) {
 	absent, sender := netip.MustParseAddr("198.51.100.200"), [6]byte{2, 0, 0, 0, 0, 0x42}
 	p := Path{Src: l.a.v4, Dst: absent, DstMAC: sender}
 	if err := n.Resolve(t.Context(), &p); err != nil || p.DstMAC != sender {
-		t.Errorf("unknown neighbour: MAC % x, %v; want % x", p.DstMAC, err, sender)
+		t.Errorf("unknown neighbor: MAC % x, %v; want % x", p.DstMAC, err, sender)
 	}
 	entries, err := l.a.nl.NeighList(n.Index(), unix.AF_INET)
 	must(t, err)
@@ -263,12 +263,12 @@ func TestResolveUsesMACOfReceivedFrame(t *testing.T) {
 	must(t, err)
 	p = Path{Src: l.a.v4, Dst: l.b.v4, DstMAC: sender}
 	if err := n.Resolve(t.Context(), &p); err != nil || p.DstMAC != known {
-		t.Errorf("known neighbour: MAC % x, %v; want % x", p.DstMAC, err, known)
+		t.Errorf("known neighbor: MAC % x, %v; want % x", p.DstMAC, err, known)
 	}
 
 	// It is replaced when the kernel learns another one.
 	reported := make(chan [6]byte, 10)
-	n.OnNeighbour(func(_ Station, mac [6]byte) { reported <- mac })
+	n.OnNeighbor(func(_ Station, mac [6]byte) { reported <- mac })
 	moved := [6]byte{2, 0, 0, 0, 0, 0x43}
 	must(t, l.a.nl.NeighSet(&netlink.Neigh{LinkIndex: n.Index(), IP: absent.AsSlice(), HardwareAddr: moved[:], State: unix.NUD_REACHABLE}))
 	select {
@@ -277,11 +277,11 @@ func TestResolveUsesMACOfReceivedFrame(t *testing.T) {
 			t.Errorf("MAC % x was reported, want % x", mac, moved)
 		}
 	case <-time.After(waitTimeout):
-		t.Error("OnNeighbour was not called")
+		t.Error("OnNeighbor was not called")
 	}
 }
 
-func TestNetdevFollowsNeighbourMAC(t *testing.T) {
+func TestNetdevFollowsNeighborMAC(t *testing.T) {
 	l := newVethPair(t)
 	n := l.a.iface()
 	type change struct {
@@ -289,7 +289,7 @@ func TestNetdevFollowsNeighbourMAC(t *testing.T) {
 		mac [6]byte
 	}
 	reported := make(chan change, 10)
-	n.OnNeighbour(func(dst Station, mac [6]byte) { reported <- change{dst.Addr, mac} })
+	n.OnNeighbor(func(dst Station, mac [6]byte) { reported <- change{dst.Addr, mac} })
 
 	far := netip.MustParseAddr("203.0.113.9")
 	_, dst, _ := net.ParseCIDR("203.0.113.0/24")
@@ -311,29 +311,29 @@ func TestNetdevFollowsNeighbourMAC(t *testing.T) {
 			}
 			seen[m.dst] = true
 		case <-time.After(waitTimeout):
-			t.Fatal("OnNeighbour was called only for", seen)
+			t.Fatal("OnNeighbor was called only for", seen)
 		}
 	}
 }
 
-// A neighbour may get a new MAC without announcing it.
-func TestProbeFindsNewNeighbourMAC(t *testing.T) {
+// A neighbor may get a new MAC without announcing it.
+func TestProbeFindsNewNeighborMAC(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(family(v6), func(t *testing.T) {
 			l := newVethPair(t)
 			n := l.a.iface()
 			reported := make(chan [6]byte, 10)
-			n.OnNeighbour(func(_ Station, mac [6]byte) { reported <- mac })
+			n.OnNeighbor(func(_ Station, mac [6]byte) { reported <- mac })
 			p := l.a.path(l.b, v6)
 			_, err := resolve(n, p.Src, p.Dst)
 			must(t, err)
 			moved := [6]byte{2, 0, 0, 0, 0, 0x42}
 			must(t, l.b.nl.LinkSetHardwareAddr(l.b.link(), moved[:]))
-			n.ProbeNeighbour(Station{Addr: netip.MustParseAddr("198.51.100.77")}) // was never resolved
+			n.ProbeNeighbor(Station{Addr: netip.MustParseAddr("198.51.100.77")}) // was never resolved
 			limit := time.After(waitTimeout)
 			for {
 				// The kernel ignores a second reply within a second.
-				n.ProbeNeighbour(p.station())
+				n.ProbeNeighbor(p.station())
 				select {
 				case mac := <-reported:
 					if mac != moved {
@@ -342,7 +342,7 @@ func TestProbeFindsNewNeighbourMAC(t *testing.T) {
 					return
 				case <-time.After(20 * time.Millisecond):
 				case <-limit:
-					t.Fatal("OnNeighbour was not called")
+					t.Fatal("OnNeighbor was not called")
 				}
 			}
 		})
@@ -353,7 +353,7 @@ func TestNetdevFollowsRoutes(t *testing.T) {
 	l := newVethPair(t)
 	n := l.a.iface()
 	reported := make(chan [6]byte, 10)
-	n.OnNeighbour(func(_ Station, mac [6]byte) { reported <- mac })
+	n.OnNeighbor(func(_ Station, mac [6]byte) { reported <- mac })
 	_, dst, _ := net.ParseCIDR("203.0.113.0/24")
 	route := &netlink.Route{LinkIndex: n.Index(), Dst: dst, Gw: l.b.v4.AsSlice()}
 	must(t, l.a.nl.RouteAdd(route))
@@ -372,7 +372,7 @@ func TestNetdevFollowsRoutes(t *testing.T) {
 			t.Errorf("the new next hop has MAC % x", mac)
 		}
 	case <-time.After(waitTimeout):
-		t.Error("OnNeighbour was not called")
+		t.Error("OnNeighbor was not called")
 	}
 }
 

@@ -88,7 +88,7 @@ func TestFramesOnTheWireAreRoCEv2(t *testing.T) {
 	}
 }
 
-// checkWire compares captured frames, without neighbour discovery, with those sent.
+// checkWire compares captured frames, without neighbor discovery, with those sent.
 func checkWire(t *testing.T, tx Link, batch []TxFrame, captured [][]byte) {
 	t.Helper()
 	var got []packet.Frame
@@ -229,7 +229,7 @@ func TestReservedPortPreventsPortUnreachable(t *testing.T) {
 		}
 		tap := l.a.tap()
 		for _, v6 := range []bool{false, true} {
-			// The reply must not wait for neighbour discovery.
+			// The reply must not wait for neighbor discovery.
 			_, err := resolve(l.b.iface(), l.b.path(l.a, v6).Src, l.b.path(l.a, v6).Dst)
 			must(t, err)
 			for range 20 {

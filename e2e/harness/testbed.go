@@ -29,7 +29,7 @@ var kernelPackage = os.Getenv("SOFTROCE_E2E_KERNEL")
 // test runs.
 func OtherKernel() bool { return kernelPackage != "" && kernelPackage != rxelab.KernelStable }
 
-// Links are the links over which tests run. Their behaviour depends on the kernel of the host, not
+// Links are the links over which tests run. Their behavior depends on the kernel of the host, not
 // on the guest's, so one is enough with another kernel in the guest.
 var Links = func() []Link {
 	all := []Link{

@@ -571,7 +571,7 @@ type QPAttr struct {
 }
 
 // ModifyQPRequest changes the attributes in Mask (ibv_qp_attr_mask). With a new address vector, the
-// reply waits for neighbour resolution.
+// reply waits for neighbor resolution.
 type ModifyQPRequest struct {
 	Handle uint32
 	Mask   uint32

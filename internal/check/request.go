@@ -136,7 +136,7 @@ func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, o
 	}
 	r.transmissions += s.rejectedOf(seq)
 	s.hasResponses = s.hasResponses || r.Info.Kind.HasOwnResponse()
-	s.checkNeighbours(p, r)
+	s.checkNeighbors(p, r)
 	return r, false, true
 }
 
@@ -170,8 +170,8 @@ func (s *stream) remember(r *request, a partialRead) {
 	r.partialReads = append(r.partialReads, a)
 }
 
-// checkNeighbours judges whether r may follow the request before it and precede the one after it.
-func (s *stream) checkNeighbours(p *judgedPacket, r *request) {
+// checkNeighbors judges whether r may follow the request before it and precede the one after it.
+func (s *stream) checkNeighbors(p *judgedPacket, r *request) {
 	i := s.find(r.Seq)
 	if r.Info.Position.StartsMessage() {
 		r.offset = 0

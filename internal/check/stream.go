@@ -99,7 +99,7 @@ type request struct {
 	content  uint64 // hash of its headers and payload
 	captured int    // bytes that the hash covers
 	unknown  bool   // its extended headers are cut
-	accused  bool   // it violates a rule: its neighbours may seem to
+	accused  bool   // it violates a rule: its neighbors may seem to
 
 	total  int64 // bytes of its WRITE, -1 if unknown or not a WRITE
 	offset int64 // bytes of its message before it, -1 if unknown

@@ -25,6 +25,6 @@ func (s *stream) ucRequest(p *judgedPacket, when conversation.Lateness) {
 	}
 	r := s.insert(s.newRequest(p, seq))
 	s.UCMessages += bit(r.Info.Position.EndsMessage())
-	s.checkNeighbours(p, r)
+	s.checkNeighbors(p, r)
 	s.next = max(s.next, r.End())
 }

@@ -1,7 +1,7 @@
 // Package conversation reconstructs the conversations of a capture: which packets belong to the
 // same pair of queue pairs, which requests and replies form a stream, and which packets form a
 // message. The judges of captures (internal/check, internal/replay) build on it and add only their
-// judgement.
+// judgment.
 //
 //  1. Views (views.go) recognizes packets that were captured on more than one interface. Survey
 //     (survey.go) sorts packets into flows, one for each queue pair that packets go to, and finds

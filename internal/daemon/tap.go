@@ -31,7 +31,7 @@ type tappedLink struct {
 func (t *tap) add(name string, link wire.Link, iface wire.Interface, fabric bool) *tappedLink {
 	o := wire.CaptureOptions{MAC: iface.MAC, Clock: t.clock, Wall: engineTime}
 	if n, ok := iface.(*wire.Netdev); ok {
-		o.Neighbour = n.Neighbour
+		o.Neighbor = n.Neighbor
 	}
 	c := &tappedLink{CaptureLink: wire.NewCaptureLink(link, nil, o), name: name, fabric: fabric, local: wire.Owns(iface)}
 	t.links = append(t.links, c)

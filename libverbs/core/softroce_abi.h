@@ -870,7 +870,7 @@ _Static_assert(sizeof(struct softroce_qp_attr) == 144, "layout");
 
 /*
  * struct softroce_modify_qp_request changes the attributes in Mask (ibv_qp_attr_mask).
- * With a new address vector, the reply waits for neighbour resolution.
+ * With a new address vector, the reply waits for neighbor resolution.
  */
 struct softroce_modify_qp_request {
 	uint32_t handle;

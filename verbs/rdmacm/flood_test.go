@@ -17,10 +17,10 @@ import (
 	"softroce/wire"
 )
 
-// A silentNeighbour is an interface on which no neighbour responds.
-type silentNeighbour struct{ wire.Interface }
+// A silentNeighbor is an interface on which no neighbor responds.
+type silentNeighbor struct{ wire.Interface }
 
-func (s silentNeighbour) Resolve(ctx context.Context, p *wire.Path) error {
+func (s silentNeighbor) Resolve(ctx context.Context, p *wire.Path) error {
 	if p.DstMAC != [6]byte{} {
 		return nil
 	}
@@ -33,7 +33,7 @@ func (s silentNeighbour) Resolve(ctx context.Context, p *wire.Path) error {
 func TestClientConnectsDuringFloodOfRequests(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{NICs: 3, WrapInterface: func(i int, inner wire.Interface) wire.Interface {
 		if i == 1 {
-			return silentNeighbour{inner}
+			return silentNeighbor{inner}
 		}
 		return inner
 	}})

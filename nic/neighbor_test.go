@@ -11,31 +11,31 @@ import (
 	"softroce/wire"
 )
 
-// A fakeNeighbours is an interface on which a neighbour's MAC changes without notice.
-type fakeNeighbours struct {
+// A fakeNeighbors is an interface on which a neighbor's MAC changes without notice.
+type fakeNeighbors struct {
 	wire.Interface
-	mac      [6]byte // the actual MAC of every neighbour
+	mac      [6]byte // the actual MAC of every neighbor
 	resolved [6]byte // the MAC that Resolve returns
 	notify   func(wire.Station, [6]byte)
 	checks   int
 }
 
-func (s *fakeNeighbours) OnNeighbour(f func(wire.Station, [6]byte)) { s.notify = f }
+func (s *fakeNeighbors) OnNeighbor(f func(wire.Station, [6]byte)) { s.notify = f }
 
-func (s *fakeNeighbours) Resolve(_ context.Context, p *wire.Path) error {
+func (s *fakeNeighbors) Resolve(_ context.Context, p *wire.Path) error {
 	p.DstMAC = s.resolved
 	return nil
 }
 
-func (s *fakeNeighbours) ProbeNeighbour(dst wire.Station) {
+func (s *fakeNeighbors) ProbeNeighbor(dst wire.Station) {
 	s.checks++
 	s.notify(dst, s.mac)
 }
 
-// A macFilter drops frames that are not for the neighbour's current MAC, as Ethernet does.
+// A macFilter drops frames that are not for the neighbor's current MAC, as Ethernet does.
 type macFilter struct {
 	wire.Link
-	street *fakeNeighbours
+	street *fakeNeighbors
 }
 
 func (s *macFilter) Send(now int64, batch []wire.TxFrame) (int, error) {
@@ -53,7 +53,7 @@ func (s *macFilter) Send(now int64, batch []wire.TxFrame) (int, error) {
 func TestNewMACOfPeerIsFoundBeforeRetriesRunOut(t *testing.T) {
 	w := newTestFabric(t)
 	prefix := netip.MustParsePrefix("192.0.2.1/24")
-	s := &fakeNeighbours{Interface: wire.StaticInterface("lan0", [6]byte{2, 0, 0, 0, 0, 1}, 9000, prefix), resolved: [6]byte{2, 1}, mac: [6]byte{2, 1}}
+	s := &fakeNeighbors{Interface: wire.StaticInterface("lan0", [6]byte{2, 0, 0, 0, 0, 1}, 9000, prefix), resolved: [6]byte{2, 1}, mac: [6]byte{2, 1}}
 	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "nic1", Iface: s,
 		Link: &macFilter{w.fabric.NewLink(w.engine, prefix.Addr()), s}})
 	check(t, err)
@@ -68,11 +68,11 @@ func TestNewMACOfPeerIsFoundBeforeRetriesRunOut(t *testing.T) {
 	}
 	send(1)
 	if s.checks != 0 {
-		t.Errorf("%d checks of the neighbour although the peer responds", s.checks)
+		t.Errorf("%d checks of the neighbor although the peer responds", s.checks)
 	}
 	s.mac = [6]byte{2, 2}
 	send(2)
 	if n := d.Counters().LocalACKTimeout; s.checks != 1 || n != 1 {
-		t.Errorf("%d checks of the neighbour after %d timeouts, want 1", s.checks, n)
+		t.Errorf("%d checks of the neighbor after %d timeouts, want 1", s.checks, n)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// A stationMAC is the MAC of the station that sends ARP and neighbour discovery frames.
+// A stationMAC is the MAC of the station that sends ARP and neighbor discovery frames.
 type stationMAC [6]byte
 
 // appendSolicitation appends the frame that requests the MAC of dst, an address on the link. Here
@@ -15,7 +15,7 @@ func (e stationMAC) appendSolicitation(b []byte, vlan uint16, src, dst netip.Add
 		return e.appendARP(b, vlan, arpRequest, broadcast, src, dst, [6]byte{})
 	}
 	group := solicitedNode(dst)
-	return e.appendNeighbour(b, vlan, multicastMAC(group), src, group, neighbourSolicitation, 0, dst)
+	return e.appendNeighbor(b, vlan, multicastMAC(group), src, group, neighborSolicitation, 0, dst)
 }
 
 // appendARP appends an ARP frame to a MAC.
@@ -39,15 +39,15 @@ func (e stationMAC) ethernet(b []byte, vlan uint16, to [6]byte, kind uint16) []b
 	return binary.BigEndian.AppendUint16(b, kind)
 }
 
-// appendNeighbour appends a neighbour solicitation or advertisement with the station's MAC.
-func (e stationMAC) appendNeighbour(b []byte, vlan uint16, to [6]byte, src, dst netip.Addr, kind, flags byte, target netip.Addr) []byte {
-	const n = neighbourLen + optionLen
-	b = e.appendIPv6(b, vlan, to, src, dst, neighbourHops, n)
+// appendNeighbor appends a neighbor solicitation or advertisement with the station's MAC.
+func (e stationMAC) appendNeighbor(b []byte, vlan uint16, to [6]byte, src, dst netip.Addr, kind, flags byte, target netip.Addr) []byte {
+	const n = neighborLen + optionLen
+	b = e.appendIPv6(b, vlan, to, src, dst, neighborHops, n)
 	at := len(b)
 	b = append(b, kind, 0, 0, 0, flags, 0, 0, 0)
 	b = append(b, target.AsSlice()...)
 	option := byte(optionTarget)
-	if kind == neighbourSolicitation {
+	if kind == neighborSolicitation {
 		option = optionSource
 	}
 	b = append(b, option, optionLen/8)

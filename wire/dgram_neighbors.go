@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	maxNeighbours     = 1024 // that are remembered
-	neighbourLifetime = 30 * time.Second
-	solicitInterval   = 300 * time.Millisecond
-	solicitCount      = 10
+	maxNeighbors     = 1024 // that are remembered
+	neighborLifetime = 30 * time.Second
+	solicitInterval  = 300 * time.Millisecond
+	solicitCount     = 10
 )
 
-// neighbours is the neighbour cache of a DgramLink. The engine, which receives, and callers of
+// neighbors is the neighbor cache of a DgramLink. The engine, which receives, and callers of
 // Resolve share it.
-type neighbours struct {
+type neighbors struct {
 	link    *DgramLink
 	mu      sync.Mutex // also for link.fd
-	known   map[Station]*neighbour
+	known   map[Station]*neighbor
 	onMoved []func(dst Station, mac [6]byte)
 }
 
-type neighbour struct {
+type neighbor struct {
 	mac       [6]byte // zeros before the first reply
 	confirmed time.Time
 	probed    time.Time
@@ -34,10 +34,10 @@ type neighbour struct {
 	waiters   int           // goroutines that wait for resolved
 }
 
-func (n *neighbours) init(l *DgramLink) { n.link, n.known = l, map[Station]*neighbour{} }
+func (n *neighbors) init(l *DgramLink) { n.link, n.known = l, map[Station]*neighbor{} }
 
 // send writes a frame to the socket.
-func (n *neighbours) send(frame []byte) {
+func (n *neighbors) send(frame []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.link.fd >= 0 {
@@ -46,7 +46,7 @@ func (n *neighbours) send(frame []byte) {
 }
 
 // learn sets a station's MAC. An unknown station is added only if create is set.
-func (n *neighbours) learn(a Station, mac [6]byte, create bool) {
+func (n *neighbors) learn(a Station, mac [6]byte, create bool) {
 	if mac[0]&1 != 0 || mac == [6]byte{} || a.Addr.IsUnspecified() || n.link.localStations[a] {
 		return
 	}
@@ -54,7 +54,7 @@ func (n *neighbours) learn(a Station, mac [6]byte, create bool) {
 	defer n.mu.Unlock()
 	e := n.known[a]
 	if e == nil {
-		if !create || len(n.known) >= maxNeighbours {
+		if !create || len(n.known) >= maxNeighbors {
 			return
 		}
 		e = n.add(a)
@@ -70,14 +70,14 @@ func (n *neighbours) learn(a Station, mac [6]byte, create bool) {
 	}
 }
 
-func (n *neighbours) add(a Station) *neighbour {
-	e := &neighbour{resolved: make(chan struct{})}
+func (n *neighbors) add(a Station) *neighbor {
+	e := &neighbor{resolved: make(chan struct{})}
 	n.known[a] = e
 	return e
 }
 
-// solicit sends an ARP request or a neighbour solicitation for dst.
-func (n *neighbours) solicit(src netip.Addr, dst Station) {
+// solicit sends an ARP request or a neighbor solicitation for dst.
+func (n *neighbors) solicit(src netip.Addr, dst Station) {
 	n.send(n.link.appendSolicitation(nil, dst.VLAN, src, dst.Addr))
 }
 
@@ -102,15 +102,15 @@ func (l *DgramLink) VLANAddresses() []VLANAddress { return l.c.VLANs }
 // OnChange implements Interface. The link never changes.
 func (l *DgramLink) OnChange(func()) {}
 
-// OnNeighbour implements Interface.
-func (l *DgramLink) OnNeighbour(f func(dst Station, mac [6]byte)) {
-	l.neighbours.mu.Lock()
-	defer l.neighbours.mu.Unlock()
-	l.neighbours.onMoved = append(l.neighbours.onMoved, f)
+// OnNeighbor implements Interface.
+func (l *DgramLink) OnNeighbor(f func(dst Station, mac [6]byte)) {
+	l.neighbors.mu.Lock()
+	defer l.neighbors.mu.Unlock()
+	l.neighbors.onMoved = append(l.neighbors.onMoved, f)
 }
 
 // Resolve implements Interface. Replies arrive through Receive, so the engine has to run. A
-// neighbour that was last confirmed long ago is solicited again, without waiting.
+// neighbor that was last confirmed long ago is solicited again, without waiting.
 func (l *DgramLink) Resolve(ctx context.Context, p *Path) error {
 	if err := checkPath(l.c.Name, p); err != nil {
 		return err
@@ -126,25 +126,25 @@ func (l *DgramLink) Resolve(ctx context.Context, p *Path) error {
 		return fmt.Errorf("%v through %s: %w: not in a prefix of the link", p.Dst, l.c.Name, ErrNoRoute)
 	}
 	src := l.source(p)
-	mac, old := l.neighbours.lookup(p.station())
+	mac, old := l.neighbors.lookup(p.station())
 	if mac == [6]byte{} {
 		if p.DstMAC != [6]byte{} {
 			return nil
 		}
-		if mac = l.neighbours.wait(ctx, src, p.station()); mac == [6]byte{} {
+		if mac = l.neighbors.wait(ctx, src, p.station()); mac == [6]byte{} {
 			return fmt.Errorf("%v through %s: %w", p.Dst, l.c.Name, ErrUnreachable)
 		}
 	} else if old {
-		l.neighbours.solicit(src, p.station())
+		l.neighbors.solicit(src, p.station())
 	}
 	p.DstMAC = mac
 	return nil
 }
 
-// ProbeNeighbour implements Interface.
-func (l *DgramLink) ProbeNeighbour(dst Station) {
-	if l.neighbours.shouldProbe(dst) {
-		l.neighbours.solicit(l.source(&Path{Dst: dst.Addr, VLAN: dst.VLAN}), dst)
+// ProbeNeighbor implements Interface.
+func (l *DgramLink) ProbeNeighbor(dst Station) {
+	if l.neighbors.shouldProbe(dst) {
+		l.neighbors.solicit(l.source(&Path{Dst: dst.Addr, VLAN: dst.VLAN}), dst)
 	}
 }
 
@@ -188,18 +188,18 @@ func (l *DgramLink) source(p *Path) netip.Addr {
 }
 
 // lookup returns the MAC of dst, or zeros, and whether its lifetime is over.
-func (n *neighbours) lookup(dst Station) (mac [6]byte, old bool) {
+func (n *neighbors) lookup(dst Station) (mac [6]byte, old bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if e := n.known[dst]; e != nil {
-		return e.mac, time.Since(e.confirmed) > neighbourLifetime
+		return e.mac, time.Since(e.confirmed) > neighborLifetime
 	}
 	return mac, true
 }
 
 // shouldProbe reports whether a known station was not probed within probeInterval, and notes a
 // probe.
-func (n *neighbours) shouldProbe(dst Station) bool {
+func (n *neighbors) shouldProbe(dst Station) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e := n.known[dst]
@@ -211,7 +211,7 @@ func (n *neighbours) shouldProbe(dst Station) bool {
 }
 
 // wait solicits dst until it replies. It returns zeros if it does not.
-func (n *neighbours) wait(ctx context.Context, src netip.Addr, dst Station) (mac [6]byte) {
+func (n *neighbors) wait(ctx context.Context, src netip.Addr, dst Station) (mac [6]byte) {
 	e := n.addWaiter(dst)
 	defer func() { mac = n.removeWaiter(e, dst) }()
 	tick := time.NewTicker(solicitInterval)
@@ -230,12 +230,12 @@ func (n *neighbours) wait(ctx context.Context, src netip.Addr, dst Station) (mac
 }
 
 // addWaiter returns the entry of dst, which it creates if necessary, with one more waiter.
-func (n *neighbours) addWaiter(dst Station) *neighbour {
+func (n *neighbors) addWaiter(dst Station) *neighbor {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e := n.known[dst]
 	if e == nil {
-		if len(n.known) >= maxNeighbours {
+		if len(n.known) >= maxNeighbors {
 			n.evictOldest()
 		}
 		e = n.add(dst)
@@ -246,7 +246,7 @@ func (n *neighbours) addWaiter(dst Station) *neighbour {
 
 // removeWaiter removes a waiter and returns the MAC. It deletes an entry that no goroutine waits
 // for and that got no reply.
-func (n *neighbours) removeWaiter(e *neighbour, dst Station) [6]byte {
+func (n *neighbors) removeWaiter(e *neighbor, dst Station) [6]byte {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if e.waiters--; e.waiters == 0 && e.mac == [6]byte{} {
@@ -256,7 +256,7 @@ func (n *neighbours) removeWaiter(e *neighbour, dst Station) [6]byte {
 }
 
 // evictOldest deletes the entry that was confirmed the longest ago.
-func (n *neighbours) evictOldest() {
+func (n *neighbors) evictOldest() {
 	var oldest Station
 	for a, e := range n.known {
 		if e.waiters == 0 && (!oldest.Addr.IsValid() || e.confirmed.Before(n.known[oldest].confirmed)) {

@@ -12,14 +12,14 @@ import (
 	"softroce/internal/sim"
 )
 
-// A neighbour changes a capture so that it resembles one with a violation, and breaks no rule.
-type neighbour struct {
+// A neighbor changes a capture so that it resembles one with a violation, and breaks no rule.
+type neighbor struct {
 	name   string
 	at     func(s *source, i int) bool // nil: the capture is changed once, as a whole
 	change func(t *recording, i int)
 }
 
-var neighbours = []neighbour{
+var neighbors = []neighbor{
 	{"a packet is captured twice", anyPacket, func(t *recording, i int) {
 		t.rs = append(t.rs[:i+1:i+1], t.rs[i:]...)
 	}},
@@ -152,7 +152,7 @@ func followedByAck(s *source, i int) bool {
 }
 
 // places returns the packets of a source at which it is changed: at most eight of those that match.
-func (n *neighbour) places(s *source) (places []int) {
+func (n *neighbor) places(s *source) (places []int) {
 	if n.at == nil {
 		return []int{0}
 	}
@@ -169,10 +169,10 @@ func (n *neighbour) places(s *source) (places []int) {
 }
 
 // What resembles a violation and is none is not accused.
-func TestNeighboursOfMutationsBreakNoRule(t *testing.T) {
+func TestNeighborsOfMutationsBreakNoRule(t *testing.T) {
 	all := sources(t)
 	captures := 0
-	for _, n := range neighbours {
+	for _, n := range neighbors {
 		changed, failed := 0, 0
 		for _, s := range all {
 			for _, i := range n.places(s) {
