@@ -18,8 +18,8 @@ func newArena() *arena {
 	return &arena{account: &account{budget: newBudget(), uid: 7}}
 }
 
-// Rings of many sizes come and go. None overlaps another, all are zero at first, the budget has
-// what there is, and nothing is left in the end.
+// Rings of many sizes are created and released. None overlaps another, all are zero at first, the
+// budget agrees with what exists, and nothing is left at the end.
 func TestRingsOfAnArena(t *testing.T) {
 	a := newArena()
 	r := rand.New(rand.NewPCG(1, 2))

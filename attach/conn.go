@@ -267,8 +267,8 @@ func (c *conn) control(f func(fd int)) {
 }
 
 // cleanup destroys the client's objects. The engine closes the context first: after that it does
-// not access the rings. A request that still waits for the client's memory or descriptors is left
-// behind after lingerTimeout; it holds nothing but what it was given.
+// not access the rings. A request that still waits for the client's memory or descriptors is
+// abandoned after lingerTimeout; it holds nothing but what it was given.
 func (c *conn) cleanup() {
 	c.cancel()
 	c.destroyObjects()

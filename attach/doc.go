@@ -34,8 +34,8 @@
 // lock.
 //
 // When a connection ends, the engine destroys its objects in dependency order. Their memory is
-// unmapped after that (conn.cleanup). A request that still waits then is left behind, and gives
-// back what it holds when its call returns.
+// unmapped after that (conn.cleanup). A request that is still waiting then is abandoned, and
+// releases what it holds when its call returns.
 //
 // No client is trusted. A request can name only the connection's own objects. What a client writes
 // to a ring or to the socket can make its own context fail, and nothing else.

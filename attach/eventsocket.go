@@ -46,7 +46,7 @@ func (a *account) newEventSocket() (s *eventSocket, fd int, err error) {
 	return &eventSocket{fd: pair[0]}, pair[1], nil
 }
 
-// closeEventSocket closes the daemon's end. Nothing may be signalled any more.
+// closeEventSocket closes the daemon's end. Nothing may be signaled any more.
 func (a *account) closeEventSocket(s *eventSocket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

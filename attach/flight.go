@@ -2,8 +2,8 @@ package attach
 
 import "sync"
 
-// A flight lets callers that need the same result at the same time share one making of it. A caller
-// that comes while the result is made gets that result.
+// A flight lets callers that need the same result at the same time share it: a caller that arrives
+// while the result is being computed gets that result.
 type flight[T any] struct {
 	mu     sync.Mutex
 	making map[string]*made[T] // by key

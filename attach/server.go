@@ -132,7 +132,7 @@ type Server struct {
 	pages   map[pageID]*conn
 
 	snapshots flight[Snapshot]
-	texts     flight[snapshotText] // by who may see them
+	texts     flight[snapshotText] // by the users that may see them
 
 	budget *budget
 
@@ -369,7 +369,7 @@ func (s *Server) newSnapshot() Snapshot {
 	return snap
 }
 
-// idsAtATime is how many identifiers the connection manager lists between two other things: some
+// idsAtATime is how many identifiers the connection manager lists between two other tasks: about
 // 100 µs.
 const idsAtATime = 256
 

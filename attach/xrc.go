@@ -11,8 +11,8 @@ import (
 	"softroce/nic"
 )
 
-// openXRCD identifies a domain by the file behind the descriptor, as the kernel does. Who may read
-// the file may open the domain.
+// openXRCD identifies a domain by the file behind the descriptor, as the kernel does. A client that
+// may read the file may open the domain.
 func (c *conn) openXRCD(v *abi.OpenXRCDRequest, p *control.Packet) (prepared, error) {
 	if v.Flags&^(abi.XRCDCreate|abi.XRCDExclusive) != 0 {
 		return prepared{}, errorf(syscall.EINVAL, "unknown flags %#x", v.Flags)

@@ -42,8 +42,8 @@ func decodeAll(t *testing.T, o DecodeOptions, frames ...[]byte) (string, Summary
 	return out.String(), sum
 }
 
-// marked has every field of every header set, so that one that is left out or mixed up
-// shows; o decides which count.
+// marked has every field of every header set, so that one that is left out or mixed up shows; o
+// decides which count.
 func marked(o packet.Opcode) *packet.Header {
 	return &packet.Header{
 		BTH:  packet.BTH{Opcode: o, Solicited: true, MigReq: true, PKey: 0x8001, BECN: true, Reserved6: 1, DestQP: 0xabcdef, AckReq: true, Reserved7: 2, PSN: 0xfedcba},

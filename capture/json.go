@@ -122,8 +122,7 @@ type hex64 uint64
 
 func (h hex64) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%#x", uint64(h)), nil }
 
-// MarshalJSON returns the packet as one JSON object with every field of its headers,
-// on one line.
+// MarshalJSON returns the packet as one JSON object with every field of its headers, on one line.
 func (p *Packet) MarshalJSON() ([]byte, error) { return p.json(nil) }
 
 func (p *Packet) json(r *Remark) ([]byte, error) {

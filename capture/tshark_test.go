@@ -104,8 +104,8 @@ func tsharkRows(t *testing.T, file string) (rows []map[string]string) {
 	return rows
 }
 
-// mergeFixtures writes the frames of every fixture, and one of each opcode that tshark
-// knows over IPv4 and IPv6, to one pcapng file.
+// mergeFixtures writes the frames of every fixture, and one of each opcode that tshark knows over
+// IPv4 and IPv6, to one pcapng file.
 func mergeFixtures(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "all.pcapng")

@@ -1,5 +1,6 @@
 // Package docs_test holds the documentation to the tree: the folders that
-// docs/internals/architecture.md names, and the direction of imports that it promises.
+// docs/internals/architecture.md names, the direction of imports that it promises, and the names
+// that docs/internals/map.md gives for each file.
 package docs_test
 
 import (

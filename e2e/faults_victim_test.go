@@ -132,7 +132,7 @@ func (v *victim) state() (messages int, worst time.Duration) {
 	return v.messages, max(v.worst, time.Since(v.started)-victimPause)
 }
 
-// begin forgets what the victim has experienced.
+// begin starts a new observation of the victim.
 func (v *victim) begin() {
 	v.mu.Lock()
 	v.worst = 0

@@ -77,7 +77,7 @@ func TestClientsInContainersOfOtherUsers(t *testing.T) {
 	}
 }
 
-// publicDaemon starts a daemon whose socket has this mode in a folder that all users can access.
+// publicDaemon starts a daemon whose socket has this mode in a directory that all users can access.
 func publicDaemon(t *testing.T, ns, mode string) (socket string) {
 	t.Helper()
 	dir := harness.ShortDir(t)

@@ -107,8 +107,8 @@ func (c *cmExchange) exchange(ctx context.Context, t *testing.T, server, client 
 		time.Sleep(20 * time.Millisecond)
 	}
 	serverJob := server.Start(ctx, t, serverLine)
-	// Parallel tests copy too, so the name is unique. The file may be in a guest, so its folder is
-	// one that exists there.
+	// Parallel tests copy too, so the name is unique. The file may be in a guest, so its directory
+	// is one that exists there.
 	copied := fmt.Sprintf("/tmp/softroce-rcopied-%d-%d", os.Getpid(), filesCopied.Add(1))
 	defer os.Remove(copied)
 	var s cmResult

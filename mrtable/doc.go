@@ -50,14 +50,11 @@
 //     the size after it has seen the seal. Only memfds can have the seal, so files in a tmpfs or
 //     hugetlbfs mount, which may be full, are excluded. The kernel's internal mount of memfds has
 //     no size limit.
-//   - A page fault fills a hole in an ordinary memfd, sparse or punched later. The kernel fails it
-//     only under strict overcommit (vm.overcommit_memory 2). Out of memory, it kills a process of
-//     its choice, as for any page of any program.
-//   - Huge pages, and any page under strict overcommit, can run out. A punched hole even returns
-//     what mmap reserved. For these Files.Map adds F_SEAL_FUTURE_WRITE, which forbids punching
-//     holes, and then makes the kernel allocate the pages of the region, or fails. Such a memfd
-//     cannot be mapped writable again, so the client must map it first; its own registrations share
-//     the daemon's mapping as long as one is left.
+//   - A page fault fills a hole in an ordinary memfd that is sparse. The kernel fails it only under
+//     strict overcommit (vm.overcommit_memory 2). Out of memory, it kills a process of its choice,
+//     as for any page of any program.
+//   - Huge pages, and any page under strict overcommit, can run out. For these Files.Map makes the
+//     kernel allocate the pages of the region, or fails. No hole can be punched later.
 //
 // The memory of another process is never mapped. A missing page there is an error of the system
 // call, which fails the affected work request.
@@ -75,4 +72,17 @@
 // Batch.Run makes these calls, and it touches nothing else of the IO: the IO's owner may leave a
 // batch to the thread that is in it, and go on with other clients after Detach, or give it to
 // another thread after Copy. Until Settle, what would be queued for the batch's client is refused.
+//
+// Mapped memory is accessed without a system call, so a page fault in it must not wait for a client
+// either. While a hole is punched in a file (fallocate, MADV_REMOVE), the kernel keeps page faults
+// there waiting, however long that takes or its thread waits for a processor, and the client could
+// punch the next one at once. So Files.Map adds F_SEAL_FUTURE_WRITE, with which the kernel refuses
+// to punch holes. The seal also refuses new writable mappings. So the client must have mapped the
+// file before, and all its registrations share the daemon's mapping as long as one of them, or
+// Files.Hold, keeps it. Files that must not be sealed are accessed by the kernel
+// (Files.MapGuarded).
+//
+// What remains is the first access to a page that neither the client nor Files.Map has allocated,
+// and the moment in which the client has the kernel replace pages by a huge one (MADV_COLLAPSE).
+// Both happen once for each page, and no seal prevents them.
 package mrtable

@@ -8,8 +8,8 @@
 // Now, Snapshot, Counters and Close, and Device.Name, RoundCaps, RoundSRQ, CQSlots, ResolvePath,
 // ResolveReplyPath and SendMAD may be called from any goroutine. Everything else runs on the
 // engine: in a function given to Do or, if the engine is Stepped, on the goroutine that calls Step.
-// None of it blocks, except copies to and from the memory of clients: if one takes long, another
-// thread becomes the engine's (watchdog.go, hold.go).
+// None of it blocks, except copies to and from the memory of clients: if one takes too long,
+// another thread becomes the engine's (watchdog.go, hold.go).
 //
 // # Trust
 //
@@ -26,15 +26,15 @@
 //     frame is checked and given to its queue pair, which queues writes to memory, completions and
 //     responses. After each batch, the writes are carried out and the completions published
 //     (completion.go). When no received frame is left, the epoch of mrtable.IO ends.
-//  2. Functions run that were given to Do before the step began (engine.go): a client that has seen
-//     a message cannot destroy its queue pair before the message is acknowledged. Those that end
-//     work requests transmit what was posted before (QP.takePosted).
+//  2. Functions that were given to Do before the step began are run (engine.go): a client that has
+//     seen a message cannot destroy its queue pair before the message is acknowledged. Those that
+//     end work requests transmit what was posted before (QP.takePosted).
 //  3. Timers that expired before the links were emptied are handled (timers.go), and doorbells are
 //     read (doorbell.go).
 //  4. Short replies are emitted. Then clients take turns, and in them their queue pairs: each
 //     fetches work requests from its send ring (sendring.go) and fills transmit slots (schedule.go,
-//     tx.go). Writes and completions follow as in phase 1. Turns that wait for reads of memory go
-//     on when all reads are carried out.
+//     tx.go). Writes and completions follow as in phase 1. Turns that wait for reads of memory
+//     continue when all reads are carried out.
 //  5. Each link sends one batch (tx.go).
 //  6. The remaining completions are published, completion channels are signaled (completion.go),
 //     and the events of objects are delivered (events.go).

@@ -22,7 +22,7 @@ type raisedEvent struct {
 	Event
 }
 
-// event reports e to the client. An event of an object speaks of completions, as
+// event reports e to the client. An event of an object may refer to completions, as
 // QP_LAST_WQE_REACHED and SQ_DRAINED do, so it is delivered after those of the step are published.
 func (c *Context) event(e Event) {
 	switch {

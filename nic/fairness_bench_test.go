@@ -20,7 +20,7 @@ import (
 
 // BenchmarkLatencyBesideHog measures how long a WRITE of 64 bytes takes, from post to completion,
 // beside a client that keeps many queue pairs busy with long messages. It reports the median and
-// the 99th percentile. They say something only if the engine has a processor of its own:
+// the 99th percentile. They are meaningful only if the engine has a processor of its own:
 //
 //	go test ./nic -run xxx -bench LatencyBesideHog -benchtime 20000x
 func BenchmarkLatencyBesideHog(b *testing.B) {

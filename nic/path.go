@@ -35,8 +35,8 @@ func (d *Device) ResolvePath(ctx context.Context, av *AddressVector) (*wire.Path
 }
 
 // ResolveReplyPath is ResolvePath for a destination that may have sent something. sender then
-// returns the MAC from which that came, zeros if the link does not know MACs. It serves while the
-// next hop is not known otherwise: ResolveReplyPath does not wait then.
+// returns the MAC from which that came, zeros if the link does not know MACs. It is used as long as
+// the next hop is not known otherwise: ResolveReplyPath does not wait then.
 func (d *Device) ResolveReplyPath(ctx context.Context, av *AddressVector, sender func(*wire.Path) (mac [6]byte, ok bool)) (*wire.Path, error) {
 	var p *wire.Path
 	var err error

@@ -120,8 +120,8 @@ func TestLossCostsLittle(t *testing.T) {
 }
 
 // TestLostReadResponseCostsOneRoundTrip loses one response near the start of a READ that takes
-// longer than all retries of the local ACK timeout. Only what is on the cable and in its buffer
-// then is sent without use, not what waits in the NIC.
+// longer than all retries of the local ACK timeout. Only what is on the cable and in its buffer at
+// that time is sent needlessly, not what waits in the NIC.
 func TestLostReadResponseCostsOneRoundTrip(t *testing.T) {
 	const inFlight = 10 // packets
 	for _, c := range []struct{ size, mbit int }{{32 << 20, 100}, {256 << 20, 1000}} {

@@ -50,7 +50,7 @@ func (w *testFabric) steps(n int) {
 	}
 }
 
-// secret is what a program puts into memory that is its own again.
+// secret is what a program writes to memory that was released to it.
 var secret = bytes.Repeat([]byte{0xee}, 64)
 
 func wantNoSecret(t *testing.T, c *client) {

@@ -15,7 +15,7 @@ func word(b []byte, off int) *uint32 { return (*uint32)(unsafe.Pointer(&b[off : 
 // A ring is the engine's side of a ring in memory that a client can write. The engine keeps its own
 // index and only publishes it there; it checks the client's index each time it reads it. Both begin
 // where the memory has them when the object is created. The atomic operations are sequentially
-// consistent, which package abi explains the use of.
+// consistent; package abi explains why.
 type ring struct {
 	slots    []byte // without the header
 	slotSize uint32

@@ -33,8 +33,9 @@ func (r *rxState) init(*Device) {
 }
 
 // receive processes received frames: about stepBytes, since others wait and the peers wait for
-// ACKs, and all whose payload is in a program's memory. Since steps also transmit no more, the
-// latter are few. drained means that none of these is left: that memory may be released.
+// ACKs, but in any case all whose payload is in a program's memory. Those are few, since a step
+// does not transmit more than stepBytes either. drained means that none of them is left, so that
+// this memory may be released.
 func (d *Device) receive() (n int, drained bool) {
 	for cost := 0; cost < stepBytes || n < rxReferences && wire.HoldsReferences(d.link); {
 		k, err := d.link.Receive(d.engine.now, d.rx.batch)

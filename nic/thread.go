@@ -17,8 +17,8 @@ func nameThread(name string) {
 	}
 }
 
-// A placement is where and before what the kernel runs a thread: its processors, and its scheduling
-// policy and priority. An operator may have chosen them for the engine's thread (taskset, chrt).
+// A placement is how the kernel schedules a thread: on which processors, and with which policy and
+// priority. An operator may have chosen them for the engine's thread (taskset, chrt).
 type placement struct {
 	thread     int
 	processors *unix.CPUSet

@@ -2,8 +2,8 @@ package packet
 
 import "fmt"
 
-// An Opcode is the first byte of the BTH: service in the upper three bits,
-// operation in the lower five.
+// An Opcode is the first byte of the BTH: service in the upper three bits, operation in the lower
+// five.
 type Opcode uint8
 
 // A Service is the transport service of an opcode: the upper three bits, in place.

@@ -40,9 +40,9 @@ const (
 	// four times its value.
 	maxBackoff = 2
 
-	// minTimeout is the least local ACK timeout code that is used, 1.05 ms. A shorter time takes a
-	// reply for lost that only waits for a processor. Adapters have such a limit too, ConnectX-2 of
-	// half a second; programs use values from 1 ms.
+	// minTimeout is the least local ACK timeout code that is used, 1.05 ms. With a shorter one, a
+	// reply that only waits for a processor would count as lost. Adapters have such a limit too,
+	// ConnectX-2 of half a second; programs use values from 1 ms.
 	minTimeout = 8
 
 	// maxRead is how many contiguous bytes of a message are read from memory at once, provided they

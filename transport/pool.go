@@ -66,8 +66,8 @@ func (p *Pool) Recycle() {
 	p.used = p.used[:0]
 }
 
-// Abandon leaves all memory to those who may refer to it: none of it is used again. That includes
-// reads, which may refer to a read arena that the IO has replaced.
+// Abandon leaves all memory to whatever may still refer to it: none of it is used again. That
+// includes reads, which may refer to a read arena that the IO has replaced.
 func (p *Pool) Abandon() {
 	p.age++
 	p.free, p.used, p.reads = nil, nil, nil

@@ -201,7 +201,8 @@ func (q *QP) reset() {
 	q.newWriters()
 }
 
-// newWriters makes the results of earlier memory writes those of another life of the queue pair.
+// newWriters makes the results of earlier memory writes stale: they no longer concern the queue
+// pair.
 func (q *QP) newWriters() { q.reqWriter, q.respWriter = &Writer{q, true}, &Writer{q, false} }
 
 // Receive handles a packet addressed to this queue pair. Transmit emits the replies.

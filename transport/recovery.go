@@ -19,7 +19,7 @@ type recovery struct {
 	wentBack   bool   // retransmitted after a NAK or gap, and nothing was acknowledged since;
 	wentBackTo uint64 // another NAK for this PSN has the same cause and is ignored
 	wentBackAt int64
-	recovered  int64 // how long it took until something was acknowledged then, lately; 0: unknown
+	recovered  int64 // how long the last recoveries took, until something was acknowledged; 0: unknown
 	early      bool  // deadline is before the local ACK timeout: see armTimer
 	repeats    uint8 // early deadlines that have passed since something was acknowledged
 }

@@ -77,7 +77,7 @@ type sharedAH struct {
 	key     abi.CreateAHRequest
 	handle  uint32
 	users   int
-	listed  bool   // new users may come
+	listed  bool   // new users may be added
 	changes uint32 // of the addresses of the NIC, when it was created
 	created time.Time
 }
@@ -195,7 +195,7 @@ func (t *addressHandles) takeIdle(pd uint32) (unused []uint32) {
 	return unused
 }
 
-// createAH makes the daemon create an address handle. It gives back those without users if there
+// createAH makes the daemon create an address handle. It destroys those without users if there
 // are too many.
 func (c *Context) createAH(key abi.CreateAHRequest) (*sharedAH, error) {
 	s := &sharedAH{key: key, changes: c.addressChanges(), created: time.Now()}

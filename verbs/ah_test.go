@@ -55,7 +55,7 @@ func TestAddressHandlesWithTheSameAttributesShareOne(t *testing.T) {
 	}
 }
 
-// The daemon keeps few address handles that no program uses, and gives them back when there are no
+// The daemon keeps few address handles that no program uses, and destroys them when there are no
 // others.
 func TestUnusedAddressHandlesAreBounded(t *testing.T) {
 	for _, limit := range []int{0, 2} {

@@ -96,7 +96,8 @@ func (t *Tap) Detach() {
 // Packets returns the number of packets written.
 func (t *Tap) Packets() uint64 { return t.packets.Load() }
 
-// Err returns the sink's error that stopped the capture, or nil. The link works on after an error.
+// Err returns the sink's error that stopped the capture, or nil. The link keeps working after an
+// error.
 func (t *Tap) Err() error {
 	if e := t.err.Load(); e != nil {
 		return *e

@@ -41,9 +41,8 @@ type Interface interface {
 	// Resolve sets p.DstMAC to the MAC of the next hop from p.Src to p.Dst in p.VLAN. It blocks
 	// until the neighbor replies or ctx ends. Its errors are ErrNoRoute and ErrUnreachable. If
 	// p.DstMAC is set, it is where frames of p.Dst came from: it is kept, without waiting, while
-	// the next hop is not known otherwise.
-	// Calling it again for a peer that stopped responding makes the kernel verify a stale
-	// neighbor.
+	// the next hop is not known otherwise. Calling it again for a peer that stopped responding
+	// makes the kernel verify a stale neighbor.
 	Resolve(ctx context.Context, p *Path) error
 
 	// ProbeNeighbor checks the next hop of a resolved station that has stopped responding: the

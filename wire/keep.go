@@ -3,7 +3,7 @@ package wire
 import "slices"
 
 // KeepReceived makes a link keep the bytes of the frames that it has returned: no later frame
-// overwrites them. It is for a caller that another thread still reads them for, and allocates new
+// overwrites them. A caller needs it while another thread still reads those bytes. It allocates new
 // buffers. The memory of other programs, to which a fabric's frames may refer, is not the link's.
 func KeepReceived(l Link) {
 	if k, ok := l.(keeper); ok {

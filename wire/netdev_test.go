@@ -242,7 +242,7 @@ func TestResolveMissingNeighborFails(t *testing.T) {
 	}
 }
 
-// The MAC of a received frame serves for a neighbor that the kernel does not know, who may not
+// The MAC of a received frame is used for a neighbor that the kernel does not know, which may not
 // exist: nothing is sent to it, and the kernel's table gets no entry.
 func TestResolveUsesMACOfReceivedFrame(t *testing.T) {
 	l := newVethPair(t)

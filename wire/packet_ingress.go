@@ -12,8 +12,9 @@ import (
 
 // The kernel gives a packet to the packet socket first, and then takes it through its own IP and
 // UDP layers to the socket that reserves the port, which drops it. A program at the ingress of the
-// interface (tcx, Linux 6.6) ends that way before it begins. It needs CAP_BPF and CAP_NET_ADMIN;
-// without them, packets are dropped at the socket. It disappears with the link's descriptor.
+// interface (tcx, Linux 6.6) drops the packet before those layers. It needs CAP_BPF and
+// CAP_NET_ADMIN; without them, packets are dropped at the socket. It disappears with the link's
+// descriptor.
 
 // An ingress is the program of an interface. Its zero value is one that is not attached.
 type ingress struct {

@@ -48,7 +48,7 @@ type PacketLink struct {
 	rx       *rxBatch
 	decoder  packetDecoder
 	counters LinkCounters
-	kernel   ingress // ends the way of received packets into the kernel
+	kernel   ingress // keeps received packets from the layers of the kernel
 }
 
 // Sizes of socket buffers. The receive buffer has room for the windows of many peers together. The

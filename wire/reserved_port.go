@@ -170,8 +170,8 @@ func (r *reservedPort) rejoin() {
 	}
 }
 
-// A vlanPort is the sockets of a link on a VLAN interface. They reserve the port there, and
-// are members of its multicast groups. Frames go through the link's own socket.
+// A vlanPort is the sockets of a link on a VLAN interface. They reserve the port there, and are
+// members of its multicast groups. Frames go through the link's own socket.
 type vlanPort struct {
 	index       int
 	portSockets []int

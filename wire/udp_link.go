@@ -65,8 +65,8 @@ const (
 	udpSendBuffer    = 1 << 20
 )
 
-// NewUDPLink opens a UDP link on an interface. The calling thread must be in the
-// interface's network namespace.
+// NewUDPLink opens a UDP link on an interface. The calling thread must be in the interface's
+// network namespace.
 func NewUDPLink(iface *Netdev) (*UDPLink, error) {
 	l := &UDPLink{iface: iface, epoll: -1}
 	l.tx = newTxBatch(l, 0, true)
@@ -320,7 +320,7 @@ func (l *UDPLink) encode(run []TxFrame) {
 }
 
 // onError implements txEncoder. A super-packet is rejected if the kernel does not segment on this
-// way (no checksum offload, a tunnel) or if the datagram itself is at fault. Sending its packets
+// path (no checksum offload, a tunnel) or if the datagram itself is at fault. Sending its packets
 // one by one shows which: if the first fails too, segmentation was not the cause and is turned on
 // again.
 func (l *UDPLink) onError(e unix.Errno, frames, _ int) (txAction, Drop) {

@@ -64,7 +64,7 @@ func (r *xdpRing[T]) publish(n int) {
 	atomic.StoreUint32(r.own, r.mine)
 }
 
-// pending returns how many produced entries the kernel has not said to have consumed. It may have
+// pending returns how many produced entries the kernel has not reported as consumed. It may have
 // read any of them, so none is ever taken back.
 func (r *xdpRing[T]) pending() int { return len(r.entries) - r.ready() }
 

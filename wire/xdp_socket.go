@@ -44,7 +44,7 @@ const (
 //
 // Receive: the fill ring holds chunks that the kernel may write to, the receive ring those that it
 // has written. Send: the send ring holds pieces of frames, the completion ring those that the
-// kernel needs no more.
+// kernel no longer needs.
 type xdpSocket struct {
 	fd     int
 	umem   []byte

@@ -31,8 +31,8 @@ type daemonFlags struct {
 
 func (f daemonFlags) namedSocket() string { return f.Socket }
 
-// find connects to the daemon of the command. If no socket is named and there is a doubt, it says
-// on standard error which daemon it is.
+// find connects to the daemon of the command. If no socket is named, and other daemons run or deny
+// access, it says on standard error which one it uses.
 func (e *env) find() (*control.Found, error) {
 	f, err := control.Find(e, e.socket)
 	if e.socket != "" {

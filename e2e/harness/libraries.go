@@ -36,7 +36,7 @@ var buildLibraries = sync.OnceValues(func() (string, error) {
 	return dir, nil
 })
 
-// Libraries returns the folder of the replacements of libibverbs and librdmacm.
+// Libraries returns the directory of the replacements of libibverbs and librdmacm.
 func Libraries(t *testing.T) string {
 	t.Helper()
 	dir, err := buildLibraries()
@@ -48,7 +48,7 @@ func Libraries(t *testing.T) string {
 
 var sanitizeMu sync.Mutex
 
-// SanitizedLibraries returns the folder of the same libraries built with sanitizers, and the
+// SanitizedLibraries returns the directory of the same libraries built with sanitizers, and the
 // runtime that a program preloads which was not built with them.
 func SanitizedLibraries(t *testing.T) (dir, runtime string) {
 	t.Helper()

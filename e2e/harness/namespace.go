@@ -9,7 +9,7 @@ import (
 )
 
 // namespacePrefixes begin the names of the namespaces that tests create, and the first one those of
-// folders. The process ID follows, so that a later run can remove them.
+// directories. The process ID follows, so that a later run can remove them.
 var namespacePrefixes = []string{"softroce-e2e-", "softroce-cable-"}
 
 // Namespace creates a network namespace whose loopback interface is up, and returns its name.

@@ -2,7 +2,7 @@
  * clock - shortens the time for which perftest calibrates its clock.
  *
  * Before it prints the results for a message size, perftest measures the processor's frequency: it
- * polls gettimeofday() for some 0.2 s. With -a, which is 23 sizes, a program and its peer keep two
+ * polls gettimeofday() for about 0.2 s. With -a, which is 23 sizes, a program and its peer keep two
  * processors busy for 10 s, and a guest beside them does not run. Here gettimeofday() advances
  * SPEED times as fast as it should. So the printed times are too long by that factor; the programs
  * transfer the same data in the same way.

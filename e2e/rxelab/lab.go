@@ -127,7 +127,7 @@ func (l *Lab) Down() error {
 	return err
 }
 
-// SaveConsoles copies the file of each guest's console into a folder.
+// SaveConsoles copies the file of each guest's console into a directory.
 func (l *Lab) SaveConsoles(dir string) error {
 	state := os.Getenv("RXELAB_STATE")
 	if state == "" {

@@ -243,8 +243,8 @@ func (e *Endpoint) Run(ctx context.Context, ops []Op) ([]verbs.WC, error) {
 	return done, wait()
 }
 
-// Serve posts a server's receives, says "go" and collects completions until the client
-// closes the connection.
+// Serve posts a server's receives, says "go" and collects completions until the client closes the
+// connection.
 func (e *Endpoint) Serve(ctx context.Context) ([]verbs.WC, error) {
 	disconnected := make(chan error, 1)
 	go func() {

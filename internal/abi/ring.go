@@ -1,7 +1,7 @@
 // Package abi defines the memory layout and the messages that the daemon and its clients share: the
-// control socket's messages (messages.go, cm.go), the rings and doorbells (ring.go) and the rings'
-// slots (slots.go). Everything is little-endian and of fixed size. The generator in gen writes the
-// C header libverbs/core/softroce_abi.h from these files.
+// control socket's messages (messages.go, objects.go, operator.go, cm.go), the rings and doorbells
+// (ring.go) and the rings' slots (slots.go). Everything is little-endian and of fixed size. The
+// generator in gen writes the C header libverbs/core/softroce_abi.h from these files.
 //
 // Each struct is its own layout. Append and Decode (messages) and Put and Parse (slots) convert
 // between structs and bytes and accept any input; Put and Parse do not allocate. What a value means

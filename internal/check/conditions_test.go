@@ -70,7 +70,8 @@ func rnrNAK(s *source, i int) bool {
 
 func hasPayload(s *source, i int) bool { return len(s.ps[i].Payload) > 0 }
 
-// fewer and more tell how many requests of the stream are before and after a packet.
+// requestsBefore holds for packets that at least n requests of their stream precede, requestsAfter
+// for those that at least n follow.
 func requestsBefore(n int) condition {
 	return func(s *source, i int) bool {
 		t := s.stream(i)
@@ -116,7 +117,7 @@ func sentAgain(s *source, i int) bool {
 	return false
 }
 
-// next returns the index of the next packet of the same flow.
+// nextOfFlow returns the index of the next packet of the same flow.
 func (s *source) nextOfFlow(i int) int {
 	for k := i + 1; k < len(s.ps); k++ {
 		if s.flows[k] == s.flows[i] {

@@ -23,7 +23,8 @@
 // connection, are judged in stray.go, so that they are not also missing. timeorder.go puts frames
 // in the order of their timestamps.
 //
-// setup.go takes what the connection manager says of a connection, if the capture has it.
+// setup.go uses what the connection manager's messages say about a connection, if the capture has
+// them.
 //
 // mutation_test.go measures what is found, and writes the table in docs/reference/check-rules.md.
 //

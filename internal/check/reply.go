@@ -118,8 +118,8 @@ type highACK struct {
 	name string
 }
 
-// checkSent judges whether all PSNs up to seq were sent. It returns false if seq itself was
-// not, so that p says nothing else.
+// checkSent judges whether all PSNs up to seq were sent. It returns false if seq itself was not, so
+// that p says nothing else.
 func (s *stream) checkSent(p *judgedPacket, seq int64) bool {
 	if n := len(s.requests); n > 0 && s.requests[n-1].NumPSNs == 0 && seq >= s.requests[n-1].Seq {
 		return true // the response to a READ of unknown length

@@ -102,8 +102,8 @@ func (s *stream) far(seq int64) bool {
 	return d > conversation.MaxPSNStep || seq < lowest-conversation.MaxPSNStep
 }
 
-// findOrInsert returns the record of the request p, and whether it was there before. It is not
-// ok where p cannot be identified.
+// findOrInsert returns the record of the request p, and whether it was there before. It is not ok
+// where p cannot be identified.
 func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, ok bool) {
 	i := s.find(seq)
 	switch {

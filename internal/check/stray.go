@@ -33,7 +33,7 @@ type nearKey struct {
 
 const anyQPN = 1 << 24
 
-// keys returns what a flow has in common with one that differs in one part.
+// nearKeys returns what a flow has in common with one that differs in one part.
 func nearKeys(k conversation.FlowKey) [3]nearKey {
 	return [3]nearKey{{src: k.Src, dst: k.Dst, qpn: anyQPN}, {dst: k.Dst, qpn: k.QPN}, {src: k.Src, qpn: k.QPN}}
 }

@@ -373,8 +373,8 @@ func (s *stream) skip(seq int64) {
 	s.grow()
 }
 
-// msgsBelow returns how many messages ended between base and seq; ok is false where that
-// is unknown.
+// msgsBelow returns how many messages ended between base and seq; ok is false where that is
+// unknown.
 func (s *stream) msgsBelow(seq int64) (n int, ok bool) {
 	if seq == s.base {
 		return 0, true

@@ -51,9 +51,9 @@ func (s *EventSocket) Wait(ctx context.Context) error {
 		defer stop()
 	}
 	for {
-		// The function above may run after the Wait that registered it, and end the read of
-		// the next one. So the deadline is cleared first, and an expired deadline counts only
-		// if ctx has ended too.
+		// The function above may run after the Wait that registered it, and end the read of the
+		// next one. So the deadline is cleared first, and an expired deadline counts only if ctx
+		// has ended too.
 		s.f.SetReadDeadline(time.Time{})
 		if err := ctx.Err(); err != nil {
 			return err

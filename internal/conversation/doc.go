@@ -3,9 +3,10 @@
 // message. The judges of captures (internal/check, internal/replay) build on it and add only their
 // judgment.
 //
-//  1. Views (views.go) recognizes packets that were captured on more than one interface. Survey
-//     (survey.go) sorts packets into flows, one for each queue pair that packets go to, and finds
-//     the flow in the opposite direction. They read one packet at a time, in bounded memory.
+//  1. Views (views.go) recognizes packets that were captured on more than one interface, and Mirror
+//     (mirror.go) those that a mirror port copied. Survey (survey.go) sorts packets into flows, one
+//     for each queue pair that packets go to, and finds the flow in the opposite direction. They
+//     read one packet at a time, in bounded memory.
 //  2. PathMTU (mtu.go) infers the path MTU from payload lengths and from the PSNs of READs.
 //  3. Unwrap (psn.go) counts PSNs on where 24 bits wrap.
 //  4. Capture (capture.go) holds a whole capture and splits it into streams: the requests of one

@@ -148,7 +148,7 @@ func directions(d *conversation.Direction) []*conversation.Direction {
 }
 
 // replay fills in the verdicts on a stream. Where the order of the replies is not certain, or the
-// capture begins inside a retransmission, another reading counts if it compares something and
+// capture begins inside a retransmission, another reading of it counts if it compares something and
 // leaves no differences.
 func (s *stream) replay(o Options) error {
 	if err := s.replayReading(o); err != nil {

@@ -59,7 +59,7 @@ type liveRequester struct {
 
 	wentBack    bool                         // softroce's requester went back and nothing was acknowledged since: it does not go back again
 	wentBackAt  int64                        // when it did
-	recovery    int64                        // how long it took then, lately, until something was acknowledged; 0: unknown
+	recovery    int64                        // how long the last recoveries took, until something was acknowledged; 0: unknown
 	rnrUntil    int64                        // when the wait for an RNR NAK ends, on the clock of the packets
 	late        []*conversation.Transmission // replies that the live requester received after it sent something
 	last        *conversation.Transmission   // the last reply that softroce's requester was given

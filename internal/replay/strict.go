@@ -58,8 +58,8 @@ func (s *stream) comparePaths() {
 	}
 }
 
-// sourcePort returns the port that softroce uses in both directions between two queue pairs
-// whose address vectors have no flow label.
+// sourcePort returns the port that softroce uses in both directions between two queue pairs whose
+// address vectors have no flow label.
 func sourcePort(a, b End) (port uint16, known bool) {
 	v := uint64(a.QPN) * uint64(b.QPN)
 	v ^= v >> 20

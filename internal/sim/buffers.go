@@ -4,7 +4,7 @@ import "bytes"
 
 // A program may use a buffer again when its work request is complete, when its queue pair is reset
 // or destroyed, and when its memory is deregistered. The programs overwrite such buffers with
-// poison at once, which then must not reach anyone.
+// poison at once, which must then not be sent to any peer.
 
 const poison = 0xee
 

@@ -12,7 +12,7 @@
 //  9. Nothing is retransmitted without loss, or a timeout that the peer caused.
 //  10. At a loss of 1 %, READs and WRITEs send at most twice what they need.
 //  11. Memory that was released to a program is not sent.
-//  12. An event comes after the completions that it speaks of.
+//  12. An event comes after the completions that it refers to.
 //
 // Invariants 7 and 8 (no allocation, no panic) are shown by benchmarks and fuzz targets, and by the
 // absence of panics here.

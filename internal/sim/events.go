@@ -43,7 +43,7 @@ func (p *program) poll() (c nictest.WC, ok bool, err error) {
 	return c, true, err
 }
 
-// forgetEvents begins a new life of a queue pair.
+// forgetEvents discards what events have announced, because the queue pair was reset.
 func (q *queue) forgetEvents() {
 	delete(q.drained, q.QPN())
 	delete(q.lastWQE, q.QPN())

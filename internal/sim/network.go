@@ -35,7 +35,7 @@ func (p *Profile) drawNetwork(r *rand.Rand) {
 }
 
 // onlyLossy returns p with loss of 1 %, and nothing else that causes retransmission. What is queued
-// when a packet is lost is sent without use: few packets fit into the buffers, READs do not wait
+// when a packet is lost is sent needlessly: few packets fit into the buffers, READs do not wait
 // behind responses of their own NIC, and there are no WRITEs behind them, which would be repeated
 // too.
 func (p Profile) onlyLossy(operations []ib.WROpcode) Profile {

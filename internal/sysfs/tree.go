@@ -123,7 +123,7 @@ func (t *Tree) put(f File) error {
 }
 
 // write writes a temporary file and renames it, so that readers see either the old or the new
-// content. Content that cannot be seen in part, none, is written at once.
+// content. Empty content, which cannot be seen in part, is written directly.
 func (t *Tree) write(f File, place string) error {
 	if f.Link {
 		os.Remove(place)

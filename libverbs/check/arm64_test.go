@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Programs for arm64 run in an emulator. Their C library is in the cross compiler's folder.
+// Programs for arm64 run in an emulator. Their C library is in the cross compiler's directory.
 var arm64 = newBuild("arm64", "aarch64-linux-gnu-gcc", "-O2", "-idirafter", "/usr/include").
 	in("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu")
 

@@ -24,7 +24,7 @@ struct shared_ah {
 	uint32_t users;
 	uint32_t changes; /* of the NIC's addresses, when it was created */
 	uint64_t created; /* ms */
-	bool listed;	  /* in its bucket: new users may come */
+	bool listed;	  /* in its bucket: new users may be added */
 };
 
 struct ah {
@@ -150,7 +150,7 @@ static void list_shared(struct sr_context *ctx, struct shared_ah *s, uint32_t ma
 	destroy_shared(ctx, old);
 }
 
-/* Makes the daemon create an address handle, and gives back unused ones if there are too many. */
+/* Makes the daemon create an address handle, and destroys unused ones if there are too many. */
 static struct shared_ah *create_shared(struct sr_context *ctx,
 				       const struct softroce_create_ah_request *key, int *error)
 {

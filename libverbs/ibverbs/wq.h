@@ -43,7 +43,7 @@ int sr_wq_open(struct sr_context *ctx, struct sr_wq *w, const struct sr_ring *r,
 
 /*
  * sr_wq_post_recv posts receives up to the first that is invalid, which *bad then points to.
- * *posted tells whether there was at least one. The caller holds the lock.
+ * *posted reports whether there was at least one. The caller holds the lock.
  */
 int sr_wq_post_recv(struct sr_wq *w, uint32_t max_sge, struct ibv_recv_wr *wr,
 		    struct ibv_recv_wr **bad, bool *posted);

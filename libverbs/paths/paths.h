@@ -31,7 +31,7 @@ struct sr_path {
 void sr_path_lookup(struct sr_path *p, int dir, const char *path);
 
 /*
- * sr_path_emulated tells whether a path or pattern, possibly relative to dir, begins with an
+ * sr_path_emulated reports whether a path or pattern, possibly relative to dir, begins with an
  * emulated directory. An absolute path is decided without asking the daemon.
  */
 bool sr_path_emulated(int dir, const char *path);
@@ -39,7 +39,7 @@ bool sr_path_emulated(int dir, const char *path);
 /* sr_is_device_file: such a path looks like a character device, but cannot be opened. */
 bool sr_is_device_file(const struct sr_path *p);
 
-/* sr_is_on_tree tells whether dev is the file system of the daemon's directory. */
+/* sr_is_on_tree reports whether dev is the file system of the daemon's directory. */
 bool sr_is_on_tree(dev_t dev);
 
 #endif

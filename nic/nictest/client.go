@@ -26,8 +26,8 @@ type Client struct {
 	Err          error       // why the engine has closed the context, unless Open was given an EventSink
 }
 
-// Open opens a context. It provides the doorbell page and, if o.Events is nil, the EventSink.
-// A DoorbellFD of 0 means none.
+// Open opens a context. It provides the doorbell page and, if o.Events is nil, the EventSink. A
+// DoorbellFD of 0 means none.
 func Open(d *nic.Device, o nic.ContextOptions) (*Client, error) {
 	c := &Client{Device: d, DoorbellPage: nic.NewPage(abi.DoorbellSize)}
 	o.Doorbell = c.DoorbellPage

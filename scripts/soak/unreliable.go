@@ -213,7 +213,7 @@ func (s *stream) judge(wc *verbs.WC) error {
 	return nil
 }
 
-// unreliable is the life of a UC pair.
+// unreliable is the workload of a UC pair.
 func unreliable(p *process, r *rand.Rand, a, b *verbs.Context) error {
 	ctx, cancel := timeLimit()
 	defer cancel()
@@ -232,7 +232,7 @@ func unreliable(p *process, r *rand.Rand, a, b *verbs.Context) error {
 
 const qkey = 0x1234
 
-// datagrams is the life of a UD pair.
+// datagrams is the workload of a UD pair.
 func datagrams(p *process, r *rand.Rand, a, b *verbs.Context) error {
 	ctx, cancel := timeLimit()
 	defer cancel()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// report returns what testreport prints for the events of a run, and its exit status.
+// reportOf returns what testreport prints for the events of a run, and its exit status.
 func reportOf(t *testing.T, events string) (string, int) {
 	t.Helper()
 	var out bytes.Buffer

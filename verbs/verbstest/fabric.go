@@ -31,8 +31,8 @@ type Option func(*options)
 
 type options struct{ config fabrictest.Config }
 
-// WithNICs makes n NICs in place of two. They are called nic0, nic1 …, with the
-// addresses 192.0.2.1 and 2001:db8::1, 192.0.2.2 and 2001:db8::2 …
+// WithNICs makes n NICs in place of two. They are called nic0, nic1 …, with the addresses 192.0.2.1
+// and 2001:db8::1, 192.0.2.2 and 2001:db8::2 …
 func WithNICs(n int) Option { return func(o *options) { o.config.NICs = n } }
 
 // WithEngines distributes the NICs over n engines, each of which is a thread. The default is one.
