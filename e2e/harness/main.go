@@ -42,8 +42,8 @@ func Main(m *testing.M) int {
 	if err := rxelab.SweepNamespaces(context.Background(), namespacePrefixes...); err != nil {
 		fmt.Fprintln(os.Stderr, "removing namespaces of killed test runs:", err)
 	}
-	if err := rxelab.SweepFolders(namespacePrefixes[0]); err != nil {
-		fmt.Fprintln(os.Stderr, "removing folders of killed test runs:", err)
+	if err := rxelab.SweepDirectories(namespacePrefixes[0]); err != nil {
+		fmt.Fprintln(os.Stderr, "removing directories of killed test runs:", err)
 	}
 	status := 1
 	defer func() {
@@ -74,10 +74,10 @@ func saveConsoles(l *rxelab.Lab) {
 	fmt.Fprintln(os.Stderr, "consoles of the guests are in", dir)
 }
 
-// WorkDir is a folder that lasts as long as the test run, for what several tests use.
+// WorkDir is a directory that lasts as long as the test run, for what several tests use.
 func WorkDir() string { return workDir }
 
-// ShortDir creates a folder whose path is short enough for sockets in it.
+// ShortDir creates a directory whose path is short enough for sockets in it.
 func ShortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := makeShortDir()
@@ -88,7 +88,7 @@ func ShortDir(t *testing.T) string {
 	return dir
 }
 
-// makeShortDir names the folder so that the next run can remove it if this process is killed.
+// makeShortDir names the directory so that the next run can remove it if this process is killed.
 func makeShortDir() (string, error) {
 	return os.MkdirTemp("", fmt.Sprintf("%s%d-", namespacePrefixes[0], os.Getpid()))
 }

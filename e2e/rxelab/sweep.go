@@ -35,9 +35,9 @@ func SweepNamespaces(ctx context.Context, prefixes ...string) error {
 	return errors.Join(errs...)
 }
 
-// SweepFolders removes temporary folders that are named PREFIX PID-ANYTHING and whose process has
-// ended.
-func SweepFolders(prefix string) error {
+// SweepDirectories removes temporary directories that are named PREFIX PID-ANYTHING and whose
+// process has ended.
+func SweepDirectories(prefix string) error {
 	entries, err := os.ReadDir(os.TempDir())
 	if err != nil {
 		return err

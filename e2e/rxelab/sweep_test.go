@@ -68,7 +68,7 @@ func TestSweepNamespacesKeepsLiveOwners(t *testing.T) {
 	outside.Wait()
 }
 
-func TestSweepFoldersKeepsLiveOwners(t *testing.T) {
+func TestSweepDirectoriesKeepsLiveOwners(t *testing.T) {
 	ended := exec.Command("true")
 	if err := ended.Run(); err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func TestSweepFoldersKeepsLiveOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := SweepFolders("swept-"); err != nil {
+	if err := SweepDirectories("swept-"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, dead)); !errors.Is(err, os.ErrNotExist) {

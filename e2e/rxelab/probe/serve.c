@@ -156,7 +156,7 @@ static void run(int fd, int seconds, const char *command)
 	put_all(fd, end, n);
 }
 
-static void make_folders(const char *path)
+static void make_directories(const char *path)
 {
 	char *copy = strdup(path);
 	for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -170,7 +170,7 @@ static void make_folders(const char *path)
 static void put(int fd, mode_t mode, size_t size, const char *path)
 {
 	static char block[1 << 16];
-	make_folders(path);
+	make_directories(path);
 	int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
 	if (file < 0)
 		die(path);
