@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"softroce/internal/suggest"
 	"softroce/packet"
 )
 
@@ -113,7 +114,7 @@ func (p *parser) statement(prog *Program) {
 	}
 	a := slices.Index(actionNames[:], first)
 	if a < 0 {
-		p.fail(first, "a line begins with an action or the seed%s", suggest(first, append(actionNames[:], "seed")))
+		p.fail(first, "a line begins with an action or the seed%s", suggest.Word(first, append(actionNames[:], "seed")))
 		return
 	}
 	r := Rule{Action: Action(a), Line: p.line}
@@ -168,7 +169,7 @@ var commonClauses = []string{
 func (p *parser) clause(r *Rule) {
 	w := p.word("a clause")
 	if p.filter && !slices.Contains(filterClauses(), w) {
-		p.fail(w, "is not a condition of a filter%s", suggest(w, filterClauses()))
+		p.fail(w, "is not a condition of a filter%s", suggest.Word(w, filterClauses()))
 		return
 	}
 	if a, ok := actionClauses[w]; ok && a != r.Action {
@@ -256,7 +257,7 @@ func (p *parser) selection(r *Rule, w string) {
 				known = append(known, name)
 			}
 		}
-		p.fail(w, "is not a condition of %q%s", r.Action, suggest(w, known))
+		p.fail(w, "is not a condition of %q%s", r.Action, suggest.Word(w, known))
 	}
 }
 
@@ -357,7 +358,7 @@ func (p *parser) field(r *Rule) {
 			return
 		}
 	}
-	p.fail(name, "is not a header field%s", suggest(name, names))
+	p.fail(name, "is not a header field%s", suggest.Word(name, names))
 }
 
 // restrict sets the opcodes of r to s, or to the intersection with s if a clause before set them.
@@ -390,7 +391,7 @@ func (p *parser) opcodes(r *Rule) {
 				names = append(names, in.Name, bare)
 				return false
 			})
-			p.fail(name, "is not an opcode%s", suggest(strings.ToUpper(name), names))
+			p.fail(name, "is not an opcode%s", suggest.Word(strings.ToUpper(name), names))
 		}
 		for i := range all {
 			all[i] |= s[i]
@@ -410,7 +411,7 @@ func (p *parser) kinds(r *Rule) {
 			for n := range kindNames {
 				names = append(names, n)
 			}
-			p.fail(name, "is not a kind of packet%s", suggest(name, names))
+			p.fail(name, "is not a kind of packet%s", suggest.Word(name, names))
 			return
 		}
 		syndrome |= syndromeNames[name]

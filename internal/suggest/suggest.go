@@ -1,4 +1,5 @@
-package fault
+// Package suggest completes error messages about unknown words.
+package suggest
 
 import (
 	"fmt"
@@ -6,8 +7,8 @@ import (
 	"strings"
 )
 
-// suggest returns the end of an error message: the known word most like word, or all known words.
-func suggest(word string, known []string) string {
+// Word returns the end of an error message: the known word most like word, or all known words.
+func Word(word string, known []string) string {
 	slices.Sort(known)
 	known = slices.Compact(known)
 	best, least := "", 3
