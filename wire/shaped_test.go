@@ -1,0 +1,166 @@
+package wire
+
+import (
+	"testing"
+	"time"
+)
+
+// shapedPair returns a link at addrA with a shape, and its peer.
+func shapedPair(s Shape) (*ShapedLink, *FabricLink) {
+	f := NewFabric()
+	owner := new(int)
+	return NewShapedLink(f.NewLink(owner, addrA), s), f.NewLink(owner, addrB)
+}
+
+// stream sends n packets from one link to the other at their deadlines, starting at a time. It
+// returns when each arrived, in order.
+func stream(t *testing.T, from, to Link, path *Path, n int, start int64) (arrived []int64) {
+	t.Helper()
+	payload := make([]byte, 4096)
+	var waiting []TxFrame
+	for i := range n {
+		waiting = append(waiting, frame(path, uint32(i), payload))
+	}
+	var batch [16]RxFrame
+	for now := start; len(arrived) < n; {
+		k, err := from.Send(now, waiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+		waiting = waiting[k:]
+		if _, err := from.Receive(now, nil); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			k, err := to.Receive(now, batch[:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range batch[:k] {
+				if got := psns(t, []RxFrame{f})[0]; got != uint32(len(arrived)) {
+					t.Fatalf("packet %d arrived, want %d", got, len(arrived))
+				}
+				arrived = append(arrived, now)
+			}
+			if k == 0 {
+				break
+			}
+		}
+		next := earlier(from.NextDeadline(), to.NextDeadline())
+		if next == 0 && len(arrived) < n {
+			t.Fatalf("%d packets have arrived, and nothing is due", len(arrived))
+		}
+		now = max(now+1, next)
+	}
+	return arrived
+}
+
+func TestShapedLinkHasItsRateInBothDirections(t *testing.T) {
+	const packets = 1000
+	for _, rate := range []int64{100e6, 1e9, 25e9, 400e9} {
+		for _, delay := range []time.Duration{0, 5 * time.Microsecond} {
+			for _, sends := range []bool{true, false} {
+				shaped, peer := shapedPair(Shape{Rate: rate, Delay: delay})
+				from, to, path := Link(shaped), Link(peer), aToB
+				if !sends {
+					from, to, path = peer, shaped, bToA
+				}
+				const start = 1e9
+				at := stream(t, from, to, path, packets, start)
+				f := frame(path, 0, make([]byte, 4096))
+				bytes := float64(packets * frameLen(&f))
+				want := bytes * 8e9 / float64(rate)
+				burst := shapeBurst * 8e9 / float64(rate)
+				took := float64(at[packets-1]-start) - float64(delay)
+				if took < want-2*burst || took > want+2*burst {
+					t.Errorf("rate %v, delay %v, sends %t: %.0f ns, want %.0f and at most two bursts of %.0f less or more", rate, delay, sends, took, want, burst)
+				}
+				if first := at[0] - start; first < int64(delay) || first > int64(delay)+1 {
+					t.Errorf("rate %v, delay %v, sends %t: the first packet took %d ns", rate, delay, sends, first)
+				}
+				// No more than a burst, and the packet that exceeds it, arrive at one time.
+				for i := 0; i < packets; {
+					k := i
+					for k < packets && at[k] == at[i] {
+						k++
+					}
+					if n := (k - i) * frameLen(&f); n > 2*shapeBurst {
+						t.Fatalf("rate %v, delay %v, sends %t: %d bytes arrive at once", rate, delay, sends, n)
+					}
+					i = k
+				}
+			}
+		}
+	}
+}
+
+func TestShapedLinkDelaysWithoutARate(t *testing.T) {
+	for _, sends := range []bool{true, false} {
+		shaped, peer := shapedPair(Shape{Delay: time.Millisecond})
+		from, to, path := Link(shaped), Link(peer), aToB
+		if !sends {
+			from, to, path = peer, shaped, bToA
+		}
+		for i, at := range stream(t, from, to, path, 100, 1e9) {
+			if at != 1e9+1e6 {
+				t.Errorf("sends %t: packet %d took %d ns, want 1 ms", sends, i, at-1e9)
+			}
+		}
+	}
+}
+
+// What the link below does not take does not count, and is not lost.
+func TestShapedLinkInFrontOfACongestedLink(t *testing.T) {
+	f := NewFabric()
+	owner := new(int)
+	inner := &stingyLink{Link: f.NewLink(owner, addrA)}
+	peer := f.NewLink(owner, addrB)
+	for _, delay := range []time.Duration{0, time.Microsecond} {
+		shaped := NewShapedLink(inner, Shape{Rate: 1e9, Delay: delay})
+		start := int64(1e9)
+		at := stream(t, shaped, peer, aToB, 200, start)
+		fr := frame(aToB, 0, make([]byte, 4096))
+		want := float64(200*frameLen(&fr)) * 8
+		most := want * 1.15
+		if delay > 0 { // a packet, at worst, for each time that the link is offered some
+			most = 200 * faultRetryInterval
+		}
+		if took := float64(at[199] - start); took < want*0.85 || took > most {
+			t.Errorf("delay %v: %.0f ns, want %.0f to %.0f", delay, took, want, most)
+		}
+	}
+}
+
+// A stingyLink takes a frame each microsecond.
+type stingyLink struct {
+	Link
+	next int64
+}
+
+func (l *stingyLink) Send(now int64, batch []TxFrame) (int, error) {
+	if now < l.next || len(batch) == 0 {
+		return 0, nil
+	}
+	l.next = now + 1000
+	return l.Link.Send(now, batch[:1])
+}
+
+func (l *stingyLink) NextDeadline() int64 { return l.next }
+
+func TestShapedLinkDoesNotAllocate(t *testing.T) {
+	for _, s := range []Shape{{Rate: 10e9}, {Delay: time.Microsecond}, {Rate: 10e9, Delay: time.Microsecond}} {
+		shaped, peer := shapedPair(s)
+		payload := make([]byte, 1024)
+		batch := []TxFrame{frame(aToB, 1, payload), frame(aToB, 2, payload)}
+		var got [8]RxFrame
+		now := int64(1e9)
+		if n := testing.AllocsPerRun(1000, func() {
+			now += 10_000
+			shaped.Send(now, batch)
+			shaped.Receive(now, got[:])
+			peer.Receive(now, got[:])
+		}); n != 0 {
+			t.Errorf("%+v: %v allocations", s, n)
+		}
+	}
+}
