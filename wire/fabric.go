@@ -329,6 +329,9 @@ func (p *FabricLink) Receive(now int64, batch []RxFrame) (int, error) {
 		return 0, ErrClosed
 	}
 	p.now = now
+	if p.ring.n == 0 && p.delivered == 0 && p.inbox.n.Load() == 0 {
+		return 0, nil
+	}
 	p.ring.release()
 	var n int
 	if p.inboxFirst {

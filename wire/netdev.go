@@ -35,6 +35,8 @@ type Netdev struct {
 	onChange   []func()
 	onNeighbor []func(Station, [6]byte)
 	hops       map[Station]hop // next hops that Resolve returned, by destination
+
+	tables sync.Map // sharedRead of a neighbor table, by tableKey
 }
 
 // netdevState is a consistent snapshot of the interface. It is replaced, never modified.

@@ -181,8 +181,21 @@ type entry struct {
 
 func (e entry) usable() bool { return e.state&usable != 0 }
 
-// neighbors reads the kernel's neighbor table of one address family.
+// A tableKey names a neighbor table of the kernel: of an interface and an address family.
+type tableKey struct {
+	index int
+	v4    bool
+}
+
+// neighbors returns the kernel's neighbor table of one address family, which must not be changed.
+// All that wait for a neighbor share the reads: else one client that asks for many which do not
+// reply would keep the others waiting, as the kernel reads out one table at a time.
 func (n *Netdev) neighbors(s *netdevState, v4 bool) (map[netip.Addr]entry, error) {
+	table, _ := n.tables.LoadOrStore(tableKey{s.index, v4}, new(sharedRead[map[netip.Addr]entry]))
+	return table.(*sharedRead[map[netip.Addr]entry]).do(func() (map[netip.Addr]entry, error) { return n.readNeighbors(s, v4) })
+}
+
+func (n *Netdev) readNeighbors(s *netdevState, v4 bool) (map[netip.Addr]entry, error) {
 	family := unix.AF_INET6
 	if v4 {
 		family = unix.AF_INET
