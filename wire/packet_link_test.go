@@ -312,6 +312,8 @@ func TestLinksFollowRecreatedInterface(t *testing.T) {
 				}
 				batch := frames(from.path(to, false), 5, 1024)
 				eventually(t, "frames to pass again", func() bool {
+					_, err := s.Receive(0, nil) // an xdp link goes over to the new interface in Receive
+					must(t, err)
 					s.Send(0, batch)
 					return len(collectFor(t, r, len(batch), 50*time.Millisecond)) == len(batch)
 				})
@@ -464,7 +466,8 @@ func TestWithoutSegmentationPacketsAreSentSingly(t *testing.T) {
 	checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
 }
 
-// Processors that copy slowly to places in a page that are shortly behind their source's: Zen 3.
+// Some processors, such as Zen 3, copy slowly to a place in a page that is shortly behind that of
+// the source.
 func TestPlacesOfPayloadInTheKernel(t *testing.T) {
 	const slow, page = 32, 4096
 	memory, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
