@@ -72,14 +72,16 @@ func Packets(ps capture.Packets) *Report {
 // one with fewer violations is right: several queues of a NIC may be merged in any order, but then
 // hosts also set their clocks.
 func judgeRecords(rs records) (*Report, error) {
-	fs, ordered := survey(rs)
-	report, err := judgeInOrder(rs, fs)
+	report, ordered, err := judgeInOrder(rs)
 	if ordered || report.Total == 0 {
 		return report, err
 	}
-	rs = byTime(rs)
-	fs, _ = survey(rs)
-	other, otherErr := judgeInOrder(rs, fs)
+	other, _, otherErr := judgeInOrder(byTime(rs))
+	return fewer(report, err, other, otherErr)
+}
+
+// fewer returns the one of two reports on the same frames that has fewer violations, or the first.
+func fewer(report *Report, err error, other *Report, otherErr error) (*Report, error) {
 	switch {
 	case err == nil && otherErr != nil: // a signal ended the pass: it says less than the whole file
 		return report, otherErr
@@ -89,8 +91,28 @@ func judgeRecords(rs records) (*Report, error) {
 	return report, err
 }
 
-func judgeInOrder(rs records, fs *flows) (*Report, error) {
+// judgeInOrder judges a capture in one order, and reports whether that is the order of its
+// timestamps. If the capture is that of a mirror port, its copies are not judged, unless there are
+// fewer violations if they are.
+func judgeInOrder(rs records) (report *Report, ordered bool, err error) {
+	fs, ordered, mirror := survey(rs, nil)
+	if mirror == nil {
+		report, err = judgeOnce(rs, fs, nil)
+		return report, ordered, err
+	}
+	once, _, _ := survey(rs, mirror.SecondPass())
+	report, err = judgeOnce(rs, once, mirror.SecondPass())
+	if report.Total > 0 {
+		other, otherErr := judgeOnce(rs, fs, nil)
+		report, err = fewer(report, err, other, otherErr)
+	}
+	return report, ordered, err
+}
+
+// judgeOnce is the second pass over a capture.
+func judgeOnce(rs records, fs *flows, mirror *conversation.Mirror) (*Report, error) {
 	j := newJudge(fs)
+	j.mirror = mirror
 	for rec, err := range rs() {
 		if err != nil {
 			j.finish()
@@ -102,10 +124,11 @@ func judgeInOrder(rs records, fs *flows) (*Report, error) {
 	return j.Report, nil
 }
 
-// survey is the first pass over a capture: it finds the flows, and whether timestamps are in order.
-// It ends at the first error, which the second pass reports.
-func survey(rs records) (fs *flows, ordered bool) {
-	s := conversation.NewSurvey()
+// survey is the first pass over a capture, without the copies of a mirror port that is known: it
+// finds the flows, whether timestamps are in order, and whether there is a mirror port. It ends at
+// the first error, which the second pass reports.
+func survey(rs records, known *conversation.Mirror) (fs *flows, ordered bool, shown *conversation.Mirror) {
+	s, mirror := conversation.NewSurvey(), conversation.NewMirror()
 	ordered = true
 	var newest time.Time
 	for rec, err := range rs() {
@@ -114,10 +137,14 @@ func survey(rs records) (fs *flows, ordered bool) {
 		}
 		ordered = ordered && !rec.Time.Before(newest)
 		newest = rec.Time
-		if p, err := conversation.ParseBTH(rec); err == nil {
+		if p, err := conversation.ParseBTH(rec); err == nil && !known.IsCopy(p) {
+			mirror.IsCopy(p)
 			s.Add(p)
 		}
 	}
 	s.Pair()
-	return newFlows(s), ordered
+	if mirror.SecondPass() == nil {
+		mirror = nil
+	}
+	return newFlows(s), ordered, mirror
 }

@@ -63,6 +63,27 @@ func TestInterfacesDoNotChangeTheVerdict(t *testing.T) {
 	}
 }
 
+// The copies of a mirror port change neither the verdict nor what was sent again, and hide no
+// violation.
+func TestMirrorPortDoesNotChangeTheVerdict(t *testing.T) {
+	for _, file := range []string{"pp-rc-mtu1024", "loss-pp-rc", "loss-read-resp", "loss-atomic", "vp-nak-badread", "vp-rnr-multi"} {
+		for _, broken := range []bool{false, true} {
+			tp := load(t, file)
+			setIDs(func(int) uint16 { return 0 })(tp, 0)
+			if broken {
+				tp.edit(0, func(p *capture.Packet) { p.DestQP = 0 })
+			}
+			want := tp.judge()
+			mirrored(tp, 0)
+			got := tp.judge()
+			if (want.Total > 0) != broken || !reflect.DeepEqual(got.ByRule, want.ByRule) || !reflect.DeepEqual(got.SentAgain, want.SentAgain) ||
+				got.Connections != want.Connections || got.Messages != want.Messages || got.Views != want.RoCE || len(got.Notes) != len(want.Notes) {
+				t.Errorf("%s, broken %v: judged\n%v\nmirrored\n%v", file, broken, want, got)
+			}
+		}
+	}
+}
+
 // A rule that is broken between two interfaces is found, once.
 func TestViolationBetweenInterfacesIsReportedOnce(t *testing.T) {
 	for _, c := range interfaces {

@@ -16,6 +16,7 @@ type judge struct {
 	*Report
 	*flows
 	views    *conversation.Views
+	mirror   *conversation.Mirror // nil if there is no mirror port
 	ids      identifications
 	setups   setups
 	seed     maphash.Seed // of the hashes of contents
@@ -89,7 +90,7 @@ func (j *judge) record(rec capture.Record) {
 		return
 	}
 	j.RoCE++
-	if j.views.IsAnother(cp) {
+	if j.mirror.IsCopy(cp) || j.views.IsAnother(cp) {
 		j.Views++
 		return
 	}

@@ -63,6 +63,11 @@ var neighbors = []neighbor{
 			copy(b[6:], dst[:])
 		})
 	})},
+	{"a mirror port copies each packet", nil, mirrored},
+	{"a mirror port copies each packet, Identifications are 0", nil, func(t *recording, i int) {
+		setIDs(func(int) uint16 { return 0 })(t, i)
+		mirrored(t, i)
+	}},
 	{"one ACK for two messages", all(calm, isAck, followedByAck), func(t *recording, i int) { t.drop(i) }},
 }
 
@@ -137,6 +142,15 @@ func (t *recording) delayReplies(d time.Duration) {
 		if !t.parse(i).Opcode.Info().Request {
 			t.rs[i].Time = t.rs[i].Time.Add(d)
 		}
+	}
+	slices.SortStableFunc(t.rs, func(a, b capture.Record) int { return a.Time.Compare(b.Time) })
+}
+
+// mirrored captures each packet again, 20 µs later.
+func mirrored(t *recording, _ int) {
+	for _, r := range slices.Clone(t.rs) {
+		r.Time = r.Time.Add(20 * time.Microsecond)
+		t.rs = append(t.rs, r)
 	}
 	slices.SortStableFunc(t.rs, func(a, b capture.Record) int { return a.Time.Compare(b.Time) })
 }

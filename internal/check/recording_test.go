@@ -84,7 +84,7 @@ func (t *recording) raw(i int, f func(frame []byte)) {
 	b := append([]byte(nil), t.rs[i].Data...)
 	f(b)
 	t.rs[i].Data = b
-	t.sign(i)
+	t.fixChecksums(i)
 }
 
 // cut truncates the transport part to n bytes before the ICRC, or extends it with zeros.
@@ -95,11 +95,11 @@ func (t *recording) cut(i, n int) {
 	be.PutUint16(b[atIP+2:], uint16(len(b)-atIP))
 	be.PutUint16(b[atUDP+4:], uint16(len(b)-atUDP))
 	t.rs[i].Data, t.rs[i].Length = b, len(b)
-	t.sign(i)
+	t.fixChecksums(i)
 }
 
-// sign sets the IPv4 checksum and the ICRC.
-func (t *recording) sign(i int) {
+// fixChecksums sets the IPv4 checksum and the ICRC.
+func (t *recording) fixChecksums(i int) {
 	b := t.rs[i].Data
 	ip := b[atIP:atUDP]
 	ip[10], ip[11] = 0, 0

@@ -153,7 +153,7 @@ func (r *Report) writeSummary(b *strings.Builder) {
 	fmt.Fprintf(b, "%s%s, %s, %s%s\n", count(r.RoCE, "RoCEv2 packet"), list(r.Services),
 		count(r.Flows, "flow"), count(r.Connections, "connection"), r.migReq())
 	if r.Views > 0 {
-		fmt.Fprintf(b, "on more than one interface: %s, judged once\n", count(r.Views, "packet"))
+		fmt.Fprintf(b, "captured more than once: %s, judged once\n", count(r.Views, "packet"))
 	}
 	if r.Cut > 0 {
 		fmt.Fprintf(b, "not judged: %s of which the capture has only a part\n", count(r.Cut, "packet"))

@@ -31,19 +31,19 @@ type requestID struct {
 // setups are the connections that are being established, and those whose first request did not come
 // yet.
 type setups struct {
-	requests newest[requestID, *cm.REQ]
-	flows    newest[conversation.FlowKey, *setup]
+	requests recentMap[requestID, *cm.REQ]
+	flows    recentMap[conversation.FlowKey, *setup]
 }
 
 // maxSetups is how many of each are remembered, the newest; at most twice as many.
 const maxSetups = 1 << 12
 
-// A newest is a map that forgets what was put into it before the newest maxSetups.
-type newest[K comparable, V any] struct {
+// A recentMap is a map that forgets what was put into it before the newest maxSetups.
+type recentMap[K comparable, V any] struct {
 	recent, older map[K]V // two generations
 }
 
-func (n *newest[K, V]) put(k K, v V) {
+func (n *recentMap[K, V]) put(k K, v V) {
 	if len(n.recent) >= maxSetups {
 		n.older, n.recent = n.recent, nil
 	}
@@ -54,7 +54,7 @@ func (n *newest[K, V]) put(k K, v V) {
 }
 
 // take removes a value and returns it, the zero value if there is none.
-func (n *newest[K, V]) take(k K) V {
+func (n *recentMap[K, V]) take(k K) V {
 	v, ok := n.recent[k]
 	if !ok {
 		v = n.older[k]

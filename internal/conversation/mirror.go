@@ -8,9 +8,9 @@ import (
 )
 
 // A mirror port that sees packets where they enter and where they leave a switch captures each
-// twice. As with the views of several interfaces, the first is judged. Such a capture shows itself:
-// nearly every packet is there an even number of times, each copy soon after its packet. Packets
-// that a NIC sends again are among others that it does not.
+// twice. As with the views of several interfaces, the first is judged. Such a capture can be
+// recognized: nearly every packet occurs an even number of times, each copy soon after its packet.
+// Where a NIC retransmits, most packets still occur once.
 
 const (
 	// maxMirrorDelay bounds the time between a packet and its copy: a switch may queue the packet.
@@ -19,6 +19,99 @@ const (
 	// fewMirrored is the number of different packets up to which all have to have a copy.
 	fewMirrored = 8
 )
+
+// A Mirror finds the copies that a mirror port made. It reads one packet at a time, in bounded
+// memory: a first pass over a capture finds whether there is a mirror port and how late its copies
+// are, a second one distinguishes them from packets that were sent again. A nil Mirror finds none.
+type Mirror struct {
+	delay   time.Duration // between a packet and its copy; 0 in the first pass
+	waiting map[viewKey][]*uncopied
+	queue   []*uncopied // those that wait, and some whose copy has come, in the order of the capture
+	delays  []time.Duration
+
+	mirrored, alone int // packets with a copy, and without one
+}
+
+// An uncopied is a packet whose copy may follow.
+type uncopied struct {
+	viewKey
+	at     time.Time
+	copied bool
+}
+
+// maxDelays bounds the copies whose delays are remembered.
+const maxDelays = 1 << 12
+
+// NewMirror returns a Mirror for the first pass.
+func NewMirror() *Mirror { return &Mirror{waiting: map[viewKey][]*uncopied{}} }
+
+// IsCopy reports whether the next packet of the capture is the copy of one before. One that comes
+// much sooner than most copies was sent again, or duplicated by the network.
+func (m *Mirror) IsCopy(p *capture.Packet) bool {
+	if m == nil {
+		return false
+	}
+	m.expire(p.Time)
+	u := &uncopied{viewKey: viewKey{p.ICRC(), p.DestQP, p.PSN, p.ID, p.Interface}, at: p.Time}
+	if same := m.waiting[u.viewKey]; len(same) > 0 {
+		if d := p.Time.Sub(same[0].at); 2*d >= m.delay && d < maxMirrorDelay {
+			same[0].copied = true
+			m.remove(same[0])
+			m.mirrored++
+			if len(m.delays) < maxDelays {
+				m.delays = append(m.delays, d)
+			}
+			return true
+		}
+	}
+	m.waiting[u.viewKey] = append(m.waiting[u.viewKey], u)
+	m.queue = append(m.queue, u)
+	return false
+}
+
+// expire counts the packets whose copy cannot follow any more.
+func (m *Mirror) expire(now time.Time) {
+	for len(m.queue) > 0 {
+		u := m.queue[0]
+		if !u.copied {
+			if len(m.queue) < maxViews && now.Sub(u.at) < maxMirrorDelay {
+				return
+			}
+			m.remove(u)
+			m.alone++
+		}
+		m.queue = m.queue[1:]
+	}
+}
+
+// remove removes the first packet that waits of those that are the same.
+func (m *Mirror) remove(u *uncopied) {
+	if same := m.waiting[u.viewKey]; len(same) > 1 {
+		m.waiting[u.viewKey] = same[1:]
+	} else {
+		delete(m.waiting, u.viewKey)
+	}
+}
+
+// SecondPass returns a Mirror for the second pass, nil if the first one has shown no mirror port.
+func (m *Mirror) SecondPass() *Mirror {
+	alone := m.alone
+	for _, same := range m.waiting {
+		alone += len(same)
+	}
+	if !mirrorShown(m.mirrored, alone) {
+		return nil
+	}
+	second := NewMirror()
+	second.delay = median(m.delays)
+	return second
+}
+
+// mirrorShown reports whether a capture with so many packets that have a copy, and others that have
+// none, is that of a mirror port.
+func mirrorShown(mirrored, alone int) bool {
+	return mirrored >= 2 && (alone == 0 || mirrored > fewMirrored && alone <= mirrored/10)
+}
 
 // furtherViews reports for each packet whether it is another view of one before.
 func furtherViews(ps capture.Packets) []bool {
@@ -67,7 +160,7 @@ func mirrorCopies(ps capture.Packets) map[*capture.Packet]bool {
 			copies[p] = true
 		}
 	}
-	if mirrored < 2 || alone > 0 && (mirrored <= fewMirrored || alone > mirrored/10) {
+	if !mirrorShown(mirrored, alone) {
 		return nil
 	}
 	return copies
@@ -84,6 +177,11 @@ func mirrorDelay(same map[viewKey]capture.Packets) time.Duration {
 			}
 		}
 	}
+	return median(delays)
+}
+
+// median returns the median of delays, 0 if there are none.
+func median(delays []time.Duration) time.Duration {
 	if len(delays) == 0 {
 		return 0
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"softroce/capture"
+	"softroce/internal/conversation"
 	"softroce/packet"
 )
 
@@ -42,6 +44,64 @@ func TestMirrorCopyIsTheOneAfterTheDelayOfMost(t *testing.T) {
 		}
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: the first views of PSN 0 are %v, want %v", c.name, got, c.want)
+		}
+		if got := firstViews(t, sends); !slices.Equal(got, c.want) {
+			t.Errorf("%s: the first views of PSN 0 are %v one packet at a time, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// firstViews returns the indexes of packets with the PSN 0 that are not copies in a second pass.
+func firstViews(t *testing.T, sends []sent) (got []int) {
+	t.Helper()
+	var ps capture.Packets
+	for i, s := range sends {
+		p := s.frame(t, 1)
+		p.No = i
+		ps = append(ps, p)
+	}
+	slices.SortStableFunc(ps, func(a, b *capture.Packet) int { return a.Time.Compare(b.Time) })
+	first := conversation.NewMirror()
+	for _, p := range ps {
+		first.IsCopy(p)
+	}
+	second := first.SecondPass()
+	for _, p := range ps {
+		if !second.IsCopy(p) && p.PSN == 0 {
+			got = append(got, p.No)
+		}
+	}
+	return got
+}
+
+// Packets that a NIC sends again, or that the network duplicates, are among others that have no
+// copy.
+func TestMirrorPortCopiesNearlyEveryPacket(t *testing.T) {
+	for _, c := range []struct {
+		copied, alone int
+		late          time.Duration
+		want          bool
+	}{
+		{0, 5, 0, false},
+		{1, 0, time.Microsecond, false},
+		{2, 0, time.Microsecond, true},
+		{8, 1, time.Microsecond, false},
+		{20, 2, time.Microsecond, true},
+		{20, 3, time.Microsecond, false},
+		{20, 0, 999 * time.Microsecond, true},
+		{20, 0, time.Millisecond, false},
+	} {
+		m := conversation.NewMirror()
+		add := func(s sent) { m.IsCopy(s.frame(t, 1)) }
+		for i := range c.copied + c.alone {
+			at := time.Duration(i) * time.Second
+			add(sent{op: packet.SendOnly, psn: uint32(i), at: at})
+			if i < c.copied {
+				add(sent{op: packet.SendOnly, psn: uint32(i), at: at + c.late})
+			}
+		}
+		if got := m.SecondPass() != nil; got != c.want {
+			t.Errorf("%d packets with copies %v later, %d without: mirror port %v, want %v", c.copied, c.late, c.alone, got, c.want)
 		}
 	}
 }

@@ -110,13 +110,18 @@ func TestReusedQueuePairNumberBeginsStream(t *testing.T) {
 func TestRepliesBeforeRequestsBelongToNoStream(t *testing.T) {
 	ps := capture.Packets{acknowledge(5, 1).frame(t, 1), sent{op: packet.SendOnly, psn: 5}.frame(t, 2), acknowledge(5, 1).frame(t, 3)}
 	c := conversation.New(ps, packet.RC)
+	judged := 0
 	for _, d := range c.Directions {
 		if !d.HasRequests() {
 			continue
 		}
+		judged++
 		streams, unrequested := c.Streams(d)
 		if len(streams) != 1 || len(unrequested) != 1 || unrequested[0].No != 1 {
 			t.Errorf("%d streams, replies without a request %v", len(streams), numbers(unrequested))
 		}
+	}
+	if judged != 1 {
+		t.Errorf("%d directions have requests, want 1", judged)
 	}
 }
