@@ -60,6 +60,9 @@ func (r *replayCmd) Run(e *env) error {
 	}
 	stop()
 	if report == nil {
+		if e.Err() != nil {
+			fmt.Fprintf(e.err, "softroce: %v, no flow was compared\n", &p)
+		}
 		return err
 	}
 	if reported := e.report(report, r.JSON, report.Differences()); err == nil {

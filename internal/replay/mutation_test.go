@@ -94,15 +94,20 @@ func TestAlteredPacketsAreReported(t *testing.T) {
 				if len(matches) == 0 {
 					t.Fatalf("%s has no such packet", f)
 				}
+				changed := 0
 				for i, p := range matches {
 					if c.only != nil && !c.only(i) {
 						continue
 					}
+					changed++
 					qs := slices.Clone(ps)
 					qs[slices.Index(qs, p)] = altered(t, p, c.change)
 					if packets(t, qs, replay.Options{}).Differences() == 0 {
 						t.Errorf("%s: not found in %v", f, p)
 					}
+				}
+				if changed == 0 {
+					t.Errorf("%s: no packet was changed", f)
 				}
 			}
 		})

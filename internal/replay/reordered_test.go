@@ -34,16 +34,21 @@ func TestReorderedRetransmissionsAreExplained(t *testing.T) {
 					early[n.Packet] = true
 				}
 			}
+			judged := 0
 			for i, p := range ps {
 				requested := slices.ContainsFunc(ps[:i], func(q *capture.Packet) bool { return q.Src == p.Dst && q.Opcode.Info().Request })
 				if !reply(p) || !requested || early[p.No] {
 					continue
 				}
+				judged++
 				wrong := slices.Clone(ps)
 				wrong[i] = altered(t, p, func(h *packet.Header, _ []byte) { h.AETH.MSN = (h.AETH.MSN + 100) & packet.PSNMask })
 				if packets(t, wrong, replay.Options{}).Differences() == 0 {
 					t.Errorf("packet %d: changing its MSN is not reported", p.No)
 				}
+			}
+			if judged == 0 {
+				t.Error("no reply was changed")
 			}
 		})
 	}

@@ -24,7 +24,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	b.printf("%s, %s of RC, %s\n", Count(r.RoCE, "RoCEv2 packet"), Count(r.RC, "packet"), Count(len(r.Connections), "connection"))
 	if r.Views > 0 {
-		b.printf("  on more than one interface: %s, compared once\n", Count(r.Views, "packet"))
+		b.printf("  captured more than once: %s, compared once\n", Count(r.Views, "packet"))
 	}
 	if r.Cut > 0 {
 		b.printf("  cut: %s, of which only the captured part of the payload was compared\n", Count(r.Cut, "packet"))

@@ -90,7 +90,7 @@ func TestScenarioWithoutCommandsFails(t *testing.T) {
 	}
 }
 
-func TestSkippedScenario(t *testing.T) {
+func TestSkippedScenarioReportsReason(t *testing.T) {
 	if r := runScript(t, "skip 'not now'\nqp a\nqp a"); !errors.Is(r.Err, ErrSkipped) || !strings.Contains(r.Err.Error(), "not now") {
 		t.Error(r.Err)
 	}
