@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -28,15 +31,16 @@ const (
 
 // A daemon is a softroce daemon.
 type daemon struct {
-	cmd    *exec.Cmd
-	socket string
-	output bytes.Buffer
-	ended  chan error
+	cmd     *exec.Cmd
+	socket  string
+	metrics string // URL
+	output  lockedBuffer
+	ended   chan error
 }
 
 func startDaemon(binary, socket, faults string) (*daemon, error) {
 	d := &daemon{socket: socket, ended: make(chan error, 1)}
-	d.cmd = exec.Command(binary, "daemon", "--socket", socket, "--fault", faults,
+	d.cmd = exec.Command(binary, "daemon", "--socket", socket, "--fault", faults, "--metrics", "127.0.0.1:0",
 		"--nic", nicA+"=fabric:10.1.0.1/24", "--nic", nicB+"=fabric:"+addrB+"/24")
 	d.cmd.Env = append(os.Environ(), "GOTRACEBACK=all")
 	d.cmd.Stdout, d.cmd.Stderr = &d.output, &d.output
@@ -46,7 +50,8 @@ func startDaemon(binary, socket, faults string) (*daemon, error) {
 	go func() { d.ended <- d.cmd.Wait() }()
 	for limit := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		c, err := verbs.Open(context.Background(), nicB, verbs.WithSocket(socket))
-		if err == nil {
+		if m := metricsURL.FindStringSubmatch(d.output.String()); err == nil && m != nil {
+			d.metrics = m[1]
 			return d, c.Close()
 		}
 		if time.Now().After(limit) {
@@ -54,6 +59,24 @@ func startDaemon(binary, socket, faults string) (*daemon, error) {
 			return nil, fmt.Errorf("the daemon does not start: %w\n%s", err, d.log())
 		}
 	}
+}
+
+// A lockedBuffer is a buffer that is read while it is written.
+type lockedBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
 }
 
 // kill ends the daemon, if it still runs.
@@ -73,25 +96,61 @@ func (d *daemon) log() string {
 	}
 }
 
-var (
-	goroutine = regexp.MustCompile(`(?m)^goroutine \d+.*\[.*\]:$`)
-	ofRuntime = regexp.MustCompile(`\[(GC |force gc|GOMAXPROCS|finalizer|cleanup)`)
-)
-
-// quit ends the daemon and returns how many goroutines it had, without those of the runtime: a
-// fresh daemon has fewer of these.
-func (d *daemon) quit() (int, error) {
-	time.Sleep(100 * time.Millisecond) // goroutines of the last client end
+// stacks ends the daemon and returns the stacks of its goroutines.
+func (d *daemon) stacks() string {
 	if err := d.cmd.Process.Signal(syscall.SIGQUIT); err != nil {
-		return 0, err
+		return err.Error()
 	}
 	<-d.ended
-	all := goroutine.FindAll(d.output.Bytes(), -1)
-	n := len(slices.DeleteFunc(all, ofRuntime.Match))
-	if n == 0 {
-		return 0, fmt.Errorf("the daemon printed no goroutines: %s", &d.output)
+	return d.output.String()
+}
+
+var (
+	metricsURL    = regexp.MustCompile(`(?m)^metrics (http://\S+)$`)
+	goroutineLine = regexp.MustCompile(`(?m)^go_goroutines (\d+)$`)
+)
+
+// goroutines returns how many goroutines the daemon has.
+func (d *daemon) goroutines() (int, error) {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	r, err := client.Get(d.metrics)
+	if err != nil {
+		return 0, err
 	}
-	return n, nil
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		return 0, err
+	}
+	m := goroutineLine.FindSubmatch(text)
+	if m == nil {
+		return 0, errors.New("the daemon's metrics have no go_goroutines")
+	}
+	return strconv.Atoi(string(m[1]))
+}
+
+// fewestGoroutines returns how many goroutines the daemon has while it has no client.
+func (d *daemon) fewestGoroutines() (int, error) {
+	least, err := d.goroutines()
+	for range 10 {
+		time.Sleep(20 * time.Millisecond)
+		n, again := d.goroutines()
+		least, err = min(least, n), errors.Join(err, again)
+	}
+	return least, err
+}
+
+// goroutineLimit is how long the goroutines of the last clients may take to end on a busy machine.
+const goroutineLimit = 20 * time.Second
+
+// settleGoroutines waits until the daemon has at most want goroutines, and returns how many it has.
+func (d *daemon) settleGoroutines(want int) (int, error) {
+	for limit := time.Now().Add(goroutineLimit); ; time.Sleep(50 * time.Millisecond) {
+		n, err := d.goroutines()
+		if err != nil || n <= want || time.Now().After(limit) {
+			return n, err
+		}
+	}
 }
 
 // holdings are what a daemon holds.

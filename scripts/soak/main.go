@@ -85,19 +85,14 @@ func run(o *options) error {
 	s := &soak{options: o, random: rand.New(rand.NewPCG(o.seed, 1)), socket: filepath.Join(dir, "s")}
 	fmt.Printf("soak: %v with seed %d\n", o.time, o.seed)
 
-	// How many goroutines an idle daemon has is only known when it ends.
-	fresh, err := startDaemon(o.daemon, filepath.Join(dir, "fresh"), program)
-	if err != nil {
-		return err
-	}
-	goroutines, err := fresh.quit()
-	if err != nil {
-		return err
-	}
 	if s.daemon, err = startDaemon(o.daemon, s.socket, program); err != nil {
 		return err
 	}
 	defer s.daemon.kill()
+	goroutines, err := s.daemon.fewestGoroutines()
+	if err != nil {
+		return err
+	}
 	before, err := s.daemon.holds()
 	if err != nil {
 		return err
@@ -110,9 +105,9 @@ func run(o *options) error {
 	lost, lossErr := s.daemon.lost()
 	after, leak := s.daemon.settle(before)
 	err = errors.Join(err, lossErr, leak, s.memory())
-	n, quitErr := s.daemon.quit()
-	if err = errors.Join(err, quitErr); quitErr == nil && n > goroutines {
-		err = errors.Join(err, fmt.Errorf("the daemon has %d goroutines at the end, a fresh one %d", n, goroutines))
+	n, countErr := s.daemon.settleGoroutines(goroutines)
+	if err = errors.Join(err, countErr); countErr == nil && n > goroutines {
+		err = errors.Join(err, fmt.Errorf("the daemon has %d goroutines at the end, and had %d at the beginning:\n%s", n, goroutines, s.daemon.stacks()))
 	}
 	if lost == 0 {
 		err = errors.Join(err, errors.New("no packet was lost"))

@@ -10,14 +10,13 @@ import (
 	"softroce/verbs"
 )
 
-// A life is one life of a pair of queue pairs between two NICs: it creates them, uses them and
-// destroys them.
-type life func(p *process, r *rand.Rand, a, b *verbs.Context) error
+// A workload creates a pair of queue pairs between two NICs, uses them and destroys them.
+type workload func(p *process, r *rand.Rand, a, b *verbs.Context) error
 
-// pairKinds are what the pairs of a process are, in turn.
-var pairKinds = []life{reliable(""), reliable("SRQ "), reliable("XRC "), unreliable, datagrams, reliable("")}
+// pairKinds are the workloads of the pairs of a process, in turn.
+var pairKinds = []workload{reliable(""), reliable("SRQ "), reliable("XRC "), unreliable, datagrams, reliable("")}
 
-// rounds is after how many rounds a pair ends its life.
+// rounds is the number of rounds after which a pair is destroyed.
 const rounds = 60
 
 // pairs runs pairs of all kinds until the process ends.

@@ -49,7 +49,7 @@ type pair struct {
 	ofX, ofY   []closer                    // in the order in which they are closed
 }
 
-func reliable(kind string) life {
+func reliable(kind string) workload {
 	return func(p *process, r *rand.Rand, a, b *verbs.Context) error {
 		if r.IntN(2) == 0 {
 			a, b = b, a
