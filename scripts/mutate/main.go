@@ -1,4 +1,5 @@
-// Mutate breaks the rules of package transport one at a time, and reports which test detects it.
+// Mutate breaks rules of packages transport and nic one at a time, and reports which test detects
+// it.
 //
 //	go run ./scripts/mutate [-v] [WORD]
 //
@@ -43,8 +44,12 @@ func run(verbose bool, word string) error {
 	}
 	defer os.RemoveAll(dir)
 	fmt.Println("| rule that is broken | in | detected by |\n|---|---|---|")
-	tried, undetected := 0, 0
+	all := invariantMutations
 	for _, m := range mutations {
+		all = append(all, invariantMutation{mutation: m})
+	}
+	tried, undetected := 0, 0
+	for _, m := range all {
 		if !strings.Contains(m.rule, word) {
 			continue
 		}
@@ -71,9 +76,17 @@ func run(verbose bool, word string) error {
 	return nil
 }
 
+// path returns the name of the file, from the top of the source.
+func (m *mutation) path() string {
+	if strings.Contains(m.file, "/") {
+		return m.file
+	}
+	return filepath.Join("transport", m.file)
+}
+
 // broken returns the file with the mutation applied.
 func (m *mutation) broken() ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join("transport", m.file))
+	text, err := os.ReadFile(m.path())
 	if err != nil {
 		return nil, err
 	}
@@ -84,13 +97,14 @@ func (m *mutation) broken() ([]byte, error) {
 }
 
 // try runs the tests with the mutated file, and returns the first test that fails and its output.
-func (m *mutation) try(dir string) (by, output string, err error) {
+// Of a rule that an invariant rests on, only the simulation is asked.
+func (m *invariantMutation) try(dir string) (by, output string, err error) {
 	text, err := m.broken()
 	if err != nil {
 		return "", "", err
 	}
-	file, overlay := filepath.Join(dir, m.file), filepath.Join(dir, "overlay.json")
-	real, err := filepath.Abs(filepath.Join("transport", m.file))
+	file, overlay := filepath.Join(dir, filepath.Base(m.file)), filepath.Join(dir, "overlay.json")
+	real, err := filepath.Abs(m.path())
 	if err != nil {
 		return "", "", err
 	}
@@ -103,6 +117,13 @@ func (m *mutation) try(dir string) (by, output string, err error) {
 	}
 	if err := os.WriteFile(overlay, list, 0o600); err != nil {
 		return "", "", err
+	}
+	if m.invariant != 0 {
+		found := fmt.Sprintf("invariant %d", m.invariant)
+		if by, output, err = runTests("./internal/sim", overlay); strings.Contains(output, found+":") {
+			return by + ": " + found, output, err
+		}
+		return "", output, err
 	}
 	for _, pkg := range packages {
 		if by, output, err = runTests(pkg, overlay); by != "" || err != nil {

@@ -14,7 +14,11 @@ func TestMutationsApply(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range mutations {
+	all := mutations
+	for _, m := range invariantMutations {
+		all = append(all, m.mutation)
+	}
+	for _, m := range all {
 		if _, err := m.broken(); err != nil {
 			t.Errorf("%s: %v", m.rule, err)
 		}

@@ -1,9 +1,9 @@
 package main
 
-// A mutation breaks one rule of package transport: old, which occurs once in the file, becomes new.
+// A mutation breaks one rule: old, which occurs once in the file, becomes new.
 type mutation struct {
 	rule     string
-	file     string // in transport/
+	file     string // in transport/, unless it has a folder
 	old, new string
 }
 
@@ -64,4 +64,22 @@ var mutations = []mutation{
 		"if q.resp.message != packet.KindNone && p.XRCSRQ != t.number {", "if q.resp.message == 99 && packet.KindNone == 0 {"},
 	{"two limited members of a partition do not receive from each other (10.9.3)", "qp.go",
 		"k&0x7fff == q.attr.PKey&0x7fff && (k|q.attr.PKey)&0x8000 != 0", "k&0x7fff == q.attr.PKey&0x7fff"},
+}
+
+// An invariantMutation breaks a rule that an invariant of the simulation rests on. The simulation
+// must report that invariant.
+type invariantMutation struct {
+	invariant int // its number in docs/internals/invariants.md
+	mutation
+}
+
+var invariantMutations = []invariantMutation{
+	{9, mutation{"time in which the engine does not run is no timeout", "nic/timers.go",
+		"e.stalled += max(0, ", "e.stalled += min(0, "}},
+	{10, mutation{"what waits for the link of a response is not sent if the READ is repeated", "nic/tx.go",
+		"(at-psn)&packet.PSNMask < n &&", "(at-psn)&packet.PSNMask < n && n == 0 &&"}},
+	{11, mutation{"the payload of frames is copied before an operation releases memory", "nic/engine.go",
+		"		d.tx.copyWaiting()\n		d.link.CopyPayload()\n", "		_ = d\n"}},
+	{12, mutation{"events follow the completions that they speak of", "nic/events.go",
+		"	case e.QP == nil && e.CQ == nil && e.SRQ == nil:\n", "	case true:\n"}},
 }
