@@ -7,27 +7,27 @@ import (
 	"softroce/packet"
 )
 
-// pool is a sink that reuses its transmit slots.
-type pool struct {
+// A slotSink is a sink that reuses its transmit slots.
+type slotSink struct {
 	*side
 	slots []packet.Tx
 	n     int
 }
 
-func (p *pool) Packet(*QP) *packet.Tx {
+func (p *slotSink) Packet(*QP) *packet.Tx {
 	if p.n == len(p.slots) {
 		return nil
 	}
 	p.n++
 	return &p.slots[p.n-1]
 }
-func (p *pool) Discard(*QP, uint32, uint32) {}
-func (p *pool) Room(*QP) int                { return len(p.slots) - p.n }
-func (p *pool) Last(*QP) bool               { return p.Room(nil) == 1 }
-func (p *pool) Complete(*QP, *Completion)   {}
+func (p *slotSink) Discard(*QP, uint32, uint32) {}
+func (p *slotSink) Room(*QP) int                { return len(p.slots) - p.n }
+func (p *slotSink) Last(*QP) bool               { return p.Room(nil) == 1 }
+func (p *slotSink) Complete(*QP, *Completion)   {}
 
 // deliver passes the packets that p emitted to the queue pair of to.
-func (p *pool) deliver(to *pool, pkt *RxPacket) {
+func (p *slotSink) deliver(to *slotSink, pkt *RxPacket) {
 	for i := range p.slots[:p.n] {
 		tx := &p.slots[i]
 		pkt.Header.Parse(tx.Head[:])
@@ -37,14 +37,14 @@ func (p *pool) deliver(to *pool, pkt *RxPacket) {
 	p.n = 0
 }
 
-func connectPools(t *testing.T, o pairOptions) (a, b *pool) {
+func connectSinks(t *testing.T, o pairOptions) (a, b *slotSink) {
 	x, y := connect(t, o)
-	a, b = &pool{side: x, slots: make([]packet.Tx, 64)}, &pool{side: y, slots: make([]packet.Tx, 64)}
+	a, b = &slotSink{side: x, slots: make([]packet.Tx, 64)}, &slotSink{side: y, slots: make([]packet.Tx, 64)}
 	x.env.Sink, y.env.Sink = a, b
 	return a, b
 }
 
-func (p *pool) exchange(b *pool, pkt *RxPacket) {
+func (p *slotSink) exchange(b *slotSink, pkt *RxPacket) {
 	for !p.qp.sq.empty() {
 		p.transmit()
 		p.deliver(b, pkt)
@@ -62,7 +62,7 @@ func TestDataPathDoesNotAllocate(t *testing.T) {
 	o := defaults
 	o.mtu = 4096
 	for i, op := range []ib.WROpcode{ib.WRRDMAWrite, ib.WRRDMARead, ib.WRAtomicFetchAndAdd, ib.WRRDMAWrite, ib.WRRDMARead, ib.WRAtomicFetchAndAdd} {
-		a, b := connectPools(t, o)
+		a, b := connectSinks(t, o)
 		if i >= 3 {
 			a.useCopiedMemory(1 << 20)
 			b.useCopiedMemory(1 << 20)
@@ -88,7 +88,7 @@ func BenchmarkWrite(b *testing.B) {
 	t := &testing.T{}
 	o := defaults
 	o.mtu = 4096
-	x, y := connectPools(t, o)
+	x, y := connectSinks(t, o)
 	const n = 1 << 17
 	wr := SendWR{Opcode: ib.WRRDMAWrite, SGEs: x.sge(0, n), RemoteAddr: sideBase, RKey: y.region.RKey()}
 	var pkt RxPacket

@@ -140,8 +140,8 @@ type Writer struct {
 	Requester bool // the requester writes a response; otherwise the responder writes a request
 }
 
-// Stale reports whether the queue pair was reset since w wrote. What became of the writes does not
-// concern it any more.
+// Stale reports whether the queue pair was reset since w wrote. The results of those writes no
+// longer concern it.
 func (w *Writer) Stale() bool { return w != w.QP.reqWriter && w != w.QP.respWriter }
 
 // A Role is the side of an XRC connection that a queue pair implements.
@@ -187,5 +187,15 @@ type Config struct {
 	Pool       *Pool     // shared by the queue pairs of an engine; nil: one of its own
 	Role       Role      // XRC only
 	Domain     XRCDomain // of an XRC target, whose PD and Recv are nil
+	Refused    KindSet   // operations that are neither sent nor executed
 	UserData   any       // opaque, returned by QP.UserData
 }
+
+// A KindSet is a set of operations.
+type KindSet uint32
+
+// With returns s with k added.
+func (s KindSet) With(k packet.Kind) KindSet { return s | 1<<k }
+
+// Has reports whether k is in s.
+func (s KindSet) Has(k packet.Kind) bool { return s&(1<<k) != 0 }

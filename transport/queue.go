@@ -188,6 +188,9 @@ func (q *QP) wrKind(o ib.WROpcode) packet.Kind {
 		return packet.KindNone
 	}
 	k := rcOperations[o]
+	if q.cfg.Refused.Has(k) {
+		return packet.KindNone
+	}
 	switch q.cfg.Service {
 	case packet.XRC:
 		if k == packet.KindFlush || k == packet.KindAtomicWrite {

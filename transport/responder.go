@@ -78,7 +78,7 @@ func (q *QP) outOfSequence(p *RxPacket) {
 // accept executes a request with the expected PSN. It returns the NAK that rejects it, or 0.
 func (q *QP) accept(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	r := &q.resp
-	if !r.inSequence(in) || !q.findSRQ(p) || !q.permits(in.Kind) {
+	if !r.inSequence(in) || !q.findSRQ(p) || !q.permits(in.Kind) || q.cfg.Refused.Has(in.Kind) {
 		return packet.NAKInvalidRequest
 	}
 	switch in.Kind {

@@ -439,7 +439,7 @@ func FuzzUnreliable(f *testing.F) {
 
 func TestUnreliableDataPathsDoNotAllocate(t *testing.T) {
 	a, b := connectUC(t)
-	x, y := &pool{side: a, slots: make([]packet.Tx, 64)}, &pool{side: b, slots: make([]packet.Tx, 64)}
+	x, y := &slotSink{side: a, slots: make([]packet.Tx, 64)}, &slotSink{side: b, slots: make([]packet.Tx, 64)}
 	a.env.Sink, b.env.Sink = x, y
 	wr := SendWR{Opcode: ib.WRRDMAWrite, SGEs: a.sge(0, 20000), RemoteAddr: sideBase, RKey: b.region.RKey()}
 	var pkt RxPacket
@@ -452,7 +452,7 @@ func TestUnreliableDataPathsDoNotAllocate(t *testing.T) {
 		t.Errorf("UC allocates %v times a message", n)
 	}
 	u := newUD(t, 20)
-	z := &pool{side: u, slots: make([]packet.Tx, 4)}
+	z := &slotSink{side: u, slots: make([]packet.Tx, 4)}
 	u.env.Sink = z
 	ring := RecvWR{1, u.sge(0, 200)}
 	u.rq.wrs = make([]RecvWR, 0, 1000)
