@@ -36,6 +36,7 @@ type Batch struct {
 	barrier uint64
 
 	pinned []*Region
+	copied []byte // what is to be written, after Copy; used again after Settle
 }
 
 type opKind uint8

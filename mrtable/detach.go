@@ -22,23 +22,29 @@ func (io *IO) Detach(b *Batch) {
 	io.pinSources(b)
 }
 
-// Copy prepares b for Run on another goroutine: it copies what b refers to.
+// Copy prepares b for Run on another goroutine: it copies what b refers to. What is read stays
+// valid, since it is in memory of its own.
 func (io *IO) Copy(b *Batch) {
-	n := 0
+	written, read := 0, 0
 	for i := range b.ops {
-		n += len(b.ops[i].p)
+		if o := &b.ops[i]; o.read == nil {
+			written += len(o.p)
+		} else {
+			read += len(o.p)
+		}
 	}
-	buf := make([]byte, n)
+	b.copied = slices.Grow(b.copied[:0], written)[:written]
+	from, to := b.copied, make([]byte, read)
 	for i := range b.ops {
 		o := &b.ops[i]
-		p := buf[:len(o.p):len(o.p)]
-		buf = buf[len(o.p):]
+		n := len(o.p)
 		if o.read == nil {
-			copy(p, o.p)
+			copy(from, o.p)
+			o.p, from = from[:n:n], from[n:]
 		} else {
-			o.read.p, o.read.released = p, nil
+			o.p, to = to[:n:n], to[n:]
+			o.read.p, o.read.released = o.p, nil
 		}
-		o.p = p
 	}
 	io.pinOwn(b)
 }

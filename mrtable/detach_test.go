@@ -151,7 +151,7 @@ func TestMemoryOfDetachedBatchStaysMapped(t *testing.T) {
 		t.Fatal(err)
 	}
 	source := g.region(mem, 0)
-	unrelated := g.region(must(MapFD(fd, 0, page, allRights)), 0)
+	unrelated := g.region(must(MapFD(memfd(t, page, 0, unix.F_SEAL_SHRINK), 0, page, allRights)), 0)
 	b := make([]byte, page)
 	target := g.region(backings(t)["guarded"](b), 0)
 	p, err := g.io.Read(source, 2*page, 100)
@@ -181,4 +181,34 @@ func must(m Memory, err error) Memory {
 		panic(err)
 	}
 	return m
+}
+
+// A client whose memory is slow may write all the time.
+func TestCopiedWritesDoNotAllocate(t *testing.T) {
+	g := newFixture(t)
+	mem := make([]byte, 4*page)
+	r := g.region(backings(t)["process"](mem), 0)
+	p := bytes.Repeat([]byte{7}, page)
+	g.io.Runner = func(b *Batch) bool {
+		g.io.Copy(b)
+		clear(p) // may be used for something else
+		b.Run()
+		return true
+	}
+	n := testing.AllocsPerRun(50, func() {
+		for i := range p {
+			p[i] = 7
+		}
+		for i := range 4 {
+			g.io.Write(g, r, uint64(i*page), p, i == 3)
+		}
+		g.io.Flush()
+	})
+	g.wantFailures(nil)
+	if n != 0 {
+		t.Errorf("%v allocations for a batch", n)
+	}
+	if !bytes.Equal(mem, bytes.Repeat([]byte{7}, len(mem))) {
+		t.Error("the memory holds something else")
+	}
 }

@@ -22,8 +22,9 @@ type Files struct {
 
 	mu       sync.Mutex // not held during a system call: an engine may wait for it
 	files    map[fileKey]*file
-	unused   []*file // to be unmapped
-	unmapper bool    // runs
+	parts    map[fileKey]*file // the largest part of each file that is not mapped as a whole
+	unused   []*file           // to be unmapped
+	unmapper bool              // runs
 }
 
 // Usage is what mappings use of the process, the machine and the address space.
@@ -55,9 +56,10 @@ type file struct {
 	usage     Usage
 }
 
-// mapRange maps the whole pages that contain length bytes at offset off of a descriptor. Both ends
-// of a hugetlb mapping must be multiples of its page size.
-func (f *Files) mapRange(fd int, off, length, page uint64, a ib.Access) (*mapped, error) {
+// mapRange maps the whole pages that contain length bytes at offset off of a descriptor, writable
+// if the region or the caller needs it. Both ends of a hugetlb mapping must be multiples of its
+// page size.
+func (f *Files) mapRange(fd int, off, length, page uint64, a ib.Access, writable bool) (*mapped, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("size of mapped memory: %w", err)
@@ -66,8 +68,8 @@ func (f *Files) mapRange(fd int, off, length, page uint64, a ib.Access) (*mapped
 	if off > size || length > size-off {
 		return nil, fmt.Errorf("%w: the descriptor has %d bytes", ErrBounds, size)
 	}
-	key := fileKey{device: st.Dev, inode: st.Ino, writable: a&ib.AccessLocalWrite != 0}
-	m := &mapped{data: []byte{}, writable: key.writable}
+	m := &mapped{data: []byte{}, writable: a&ib.AccessLocalWrite != 0}
+	key := fileKey{device: st.Dev, inode: st.Ino, writable: m.writable || writable}
 	if length == 0 {
 		return m, nil
 	}
@@ -80,12 +82,13 @@ func (f *Files) mapRange(fd int, off, length, page uint64, a ib.Access) (*mapped
 	if whole > wholeFile {
 		key.first, whole = first, end
 	}
-	shared, err := f.open(fd, key, whole-key.first, page)
+	shared, err := f.open(fd, key, whole-key.first, page, span{first, end})
 	if err != nil {
 		return nil, err
 	}
 	m.files, m.file = f, shared
-	m.mapping = shared.mem[first-key.first : end-key.first : end-key.first]
+	base := shared.key.first
+	m.mapping = shared.mem[first-base : end-base : end-base]
 	m.data = m.mapping[off-first : off-first+length : off-first+length]
 	return m, nil
 }
@@ -103,41 +106,61 @@ func mayMap(fd int, writable bool) error {
 	return nil
 }
 
-// open returns a mapping of at least size bytes, and takes a reference to it.
-func (f *Files) open(fd int, key fileKey, size, page uint64) (*file, error) {
-	if m := f.retain(key, size); m != nil {
+// open returns a mapping that contains part, and takes a reference to it. A new one has size bytes.
+func (f *Files) open(fd int, key fileKey, size, page uint64, part span) (*file, error) {
+	if m := f.retain(key, part); m != nil {
 		return m, nil
 	}
 	m := &file{key: key, page: page, refs: 1, usage: Usage{Mappings: 1, Bytes: size}}
 	if err := f.take(m.usage); err != nil {
 		return nil, err
 	}
-	if err := m.mmap(fd, size); err != nil {
+	err := m.mmap(fd, size)
+	if err != nil {
 		f.give(m.usage)
-		return nil, err
 	}
-	if have := f.retain(key, size); have != nil { // made meanwhile
-		f.unmap(m)
+	// Another goroutine may have mapped the file meanwhile, and sealed it against this mapping.
+	if have := f.retain(key, part); have != nil {
+		if err == nil {
+			f.unmap(m)
+		}
 		return have, nil
+	}
+	if err != nil {
+		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.files == nil {
-		f.files = map[fileKey]*file{}
+		f.files, f.parts = map[fileKey]*file{}, map[fileKey]*file{}
 	}
 	f.files[key] = m
+	if p := f.parts[key.file()]; p == nil || len(p.mem) < len(m.mem) {
+		f.parts[key.file()] = m
+	}
 	return m, nil
 }
 
-func (f *Files) retain(key fileKey, size uint64) *file {
+// file returns the key without the part of the file.
+func (k fileKey) file() fileKey {
+	k.first = 0
+	return k
+}
+
+// retain takes a reference to a mapping that contains part. A writable mapping also serves regions
+// that are only read: IO checks the rights of each region.
+func (f *Files) retain(key fileKey, part span) *file {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	m := f.files[key]
-	if m == nil || uint64(len(m.mem)) < size { // the file has grown
-		return nil
+	forWriting := key
+	forWriting.writable = true
+	for _, m := range [...]*file{f.files[key], f.files[forWriting], f.parts[key.file()], f.parts[forWriting.file()]} {
+		if m != nil && part.first >= m.key.first && part.end-m.key.first <= uint64(len(m.mem)) {
+			m.refs++
+			return m
+		}
 	}
-	m.refs++
-	return m
+	return nil
 }
 
 func (m *file) mmap(fd int, size uint64) error {
@@ -169,6 +192,9 @@ func (f *Files) release(m *file) {
 	last := m.refs == 0
 	if last && f.files[m.key] == m {
 		delete(f.files, m.key)
+	}
+	if last && f.parts[m.key.file()] == m {
+		delete(f.parts, m.key.file())
 	}
 	f.mu.Unlock()
 	if last {
@@ -208,9 +234,16 @@ func (f *Files) unmapUnused() {
 const unmapPart = 64 << 20
 
 func (m *file) munmap() {
-	part := max(unmapPart, m.page)
-	base, size := unsafe.Pointer(unsafe.SliceData(m.mem)), uint64(len(m.mem))
+	mem := m.mem
 	m.mem = nil
+	Unmap(mem, m.page)
+}
+
+// Unmap unmaps what unix.MmapPtr has mapped, in pages of that size, without stalling others that
+// map or unmap.
+func Unmap(mem []byte, page uint64) {
+	part := max(unmapPart, page)
+	base, size := unsafe.Pointer(unsafe.SliceData(mem)), uint64(len(mem))
 	for at := uint64(0); at < size; at += part {
 		unix.MunmapPtr(unsafe.Add(base, at), uintptr(min(part, size-at)))
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -101,15 +102,15 @@ func TestRegistrationsOfAFileShareOneMapping(t *testing.T) {
 			all = append(all, m)
 		}
 	}
-	if n := mappingsOf(t, name); n != 2 {
-		t.Errorf("%d registrations use %d mappings, want one for reading and one for writing", len(all), n)
+	if n := mappingsOf(t, name); n != 1 {
+		t.Errorf("%d registrations use %d mappings", len(all), n)
 	}
-	if u := used.get(); u.Mappings != 2 || u.Bytes != 2*pages*page || u.Populated != 2*page {
+	if u := used.get(); u.Mappings != 1 || u.Bytes != pages*page || u.Populated != page {
 		t.Errorf("accounted for %+v", u)
 	}
 	copy(all[0].View(0, 5), "hello")
 	if got := all[1].View(0, 5); string(got) != "hello" {
-		t.Errorf("the mapping for reading shows %q", got)
+		t.Errorf("the region for reading shows %q", got)
 	}
 	if got := all[4].View(0, 3); string(got) != "llo" { // 2 bytes further
 		t.Errorf("the range at offset 2 shows %q", got)
@@ -159,22 +160,28 @@ func TestFileThatGrewIsMappedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer small.Close()
 	if err := unix.Ftruncate(fd, 1<<20); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := f.Map(fd, 1<<20-4096, 4096, ib.AccessLocalWrite); !errors.Is(err, ErrNotSealed) {
+		t.Errorf("writable, what was added: %v", err)
+	}
 	for range 2 {
-		m, err := f.Map(fd, 1<<20-4096, 4096, ib.AccessLocalWrite)
+		m, err := f.Map(fd, 1<<20-4096, 4096, ib.AccessRemoteRead)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		m.View(4095, 1)[0] = 1
 	}
+	m, err := f.Map(fd, 0, 4096, ib.AccessLocalWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
 	if n := mappingsOf(t, name); n != 2 {
 		t.Errorf("%d mappings, want 2", n)
 	}
-	small.View(0, 1)[0] = 1
-	small.Close()
 }
 
 func TestPagesBeyondTheBudgetAreNotPopulated(t *testing.T) {
@@ -225,4 +232,22 @@ func TestCloseDoesNotWaitForUnmapping(t *testing.T) {
 		m.Close() // returns, although what unmaps waits
 	}
 	close(proceed)
+}
+
+// What is unmapped in parts leaves none behind, whatever its size.
+func TestUnmapLeavesNothingMapped(t *testing.T) {
+	fd, name := newFile(t, 200<<20)
+	for _, size := range []int{1, 64 << 20, 64<<20 + 1, 200 << 20} {
+		p, err := unix.MmapPtr(fd, 0, nil, uintptr(size), unix.PROT_READ, unix.MAP_SHARED)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mappingsOf(t, name) != 1 {
+			t.Fatalf("%d bytes are not mapped", size)
+		}
+		Unmap(unsafe.Slice((*byte)(p), size), 4096)
+		if n := mappingsOf(t, name); n != 0 {
+			t.Errorf("of %d bytes %d mappings are left", size, n)
+		}
+	}
 }

@@ -41,7 +41,7 @@ func (f *Files) MapGuarded(p *Process, fd int, off, length uint64, a ib.Access) 
 	if err != nil {
 		return nil, err
 	}
-	m, err := f.mapRange(fd, off, length, page, a)
+	m, err := f.mapRange(fd, off, length, page, a, false)
 	if err != nil && !shared && !errors.Is(err, ErrAccess) && !errors.Is(err, ErrBounds) {
 		return nil, fmt.Errorf("%w: the exporter of the DMA buffer does not let it be mapped: %w", unix.EOPNOTSUPP, err)
 	}

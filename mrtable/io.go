@@ -13,6 +13,7 @@ type IO struct {
 	arena    arena
 	released uint64 // how often ReleaseReads was called
 	epoch    uint64
+	retired  int      // deregistered regions whose memory is not released yet
 	tables   []*Table // tables whose deregistered memory this IO releases
 
 	// Runner, if not nil, is called by Flush to run a batch. It returns false if the batch goes on
@@ -208,7 +209,7 @@ func (io *IO) fail(tag any, err error) {
 func (io *IO) Epoch() {
 	io.epoch++
 	io.arena.epoch()
-	if len(io.tables) == 0 {
+	if io.retired == 0 {
 		return
 	}
 	io.tables = slices.DeleteFunc(io.tables, func(t *Table) bool {
@@ -216,6 +217,7 @@ func (io *IO) Epoch() {
 			io.release(r)
 			t.retiredEarlier[i] = nil
 		}
+		io.retired -= len(t.retiredEarlier)
 		t.retiredEarlier, t.retired = t.retired, t.retiredEarlier[:0]
 		if t.live > 0 || len(t.retiredEarlier) > 0 {
 			return false
@@ -224,6 +226,9 @@ func (io *IO) Epoch() {
 		return true
 	})
 }
+
+// HasReads reports whether memory holds what was read and not released yet.
+func (io *IO) HasReads() bool { return io.arena.head != io.arena.tail }
 
 // ReleaseReads ends the use of what was read so far, without waiting for the second Epoch: nothing
 // refers to it any more. The next reads use the same memory, which is in the processor's cache.

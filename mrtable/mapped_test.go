@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -46,10 +47,12 @@ func mapShared(t testing.TB, fd, size int) []byte {
 func TestMappedMemoryIsSharedWithTheClient(t *testing.T) {
 	fd := memfd(t, 4*page, 0, unix.F_SEAL_SHRINK)
 	client := mapShared(t, fd, 4*page)
+	f := new(Files)
+	defer must(f.Hold(fd)).Close()
 	for _, c := range []struct{ off, length uint64 }{
 		{0, 4 * page}, {0, 1}, {1, page}, {page, page}, {page - 1, 2}, {4*page - 1, 1}, {4 * page, 0}, {7, 0},
 	} {
-		m, err := MapFD(fd, c.off, c.length, allRights)
+		m, err := f.Map(fd, c.off, c.length, allRights)
 		if err != nil {
 			t.Fatalf("%d bytes at %d: %v", c.length, c.off, err)
 		}
@@ -117,7 +120,7 @@ func TestMapFDRejectsUnsafeDescriptors(t *testing.T) {
 		{"lengths that overflow", sealed, page, math.MaxUint64, 0, ErrBounds},
 		{"an offset that overflows", sealed, math.MaxUint64, 2, 0, ErrBounds},
 		{"wrong flags", sealed, 0, page, ib.AccessRemoteWrite, ErrFlags},
-		{"reading through a read-only descriptor", readOnly, 0, page, ib.AccessRemoteRead, nil},
+		{"reading through a read-only descriptor that can be sealed", readOnly, 0, page, ib.AccessRemoteRead, ErrNotSealed},
 		{"writing through a read-only descriptor", readOnly, 0, page, ib.AccessLocalWrite, ErrAccess},
 		{"writing where writing is sealed", memfd(t, page, 0, unix.F_SEAL_SHRINK|unix.F_SEAL_FUTURE_WRITE), 0, page, ib.AccessLocalWrite, ErrNotSealed},
 		{"reading where writing is sealed", memfd(t, page, 0, unix.F_SEAL_SHRINK|unix.F_SEAL_FUTURE_WRITE), 0, page, 0, nil},
@@ -134,7 +137,7 @@ func TestMapFDRejectsUnsafeDescriptors(t *testing.T) {
 }
 
 func TestReadOnlyMappingCannotBeRegisteredForWriting(t *testing.T) {
-	fd := memfd(t, page, 0, unix.F_SEAL_SHRINK)
+	fd := memfd(t, page, 0, unix.F_SEAL_SHRINK|unix.F_SEAL_FUTURE_WRITE)
 	m, err := MapFD(fd, 0, page, ib.AccessRemoteRead)
 	if err != nil {
 		t.Fatal(err)
@@ -169,6 +172,7 @@ func protection(t testing.TB, m Memory) string {
 func TestClientCannotRemoveMappedPages(t *testing.T) {
 	const size = 16 * page
 	fd := memfd(t, size, 0, unix.F_SEAL_SHRINK)
+	client := mapShared(t, fd, size)
 	m, err := MapFD(fd, 0, size, ib.AccessLocalWrite)
 	if err != nil {
 		t.Fatal(err)
@@ -178,9 +182,114 @@ func TestClientCannotRemoveMappedPages(t *testing.T) {
 		t.Errorf("truncation: %v", err)
 	}
 	m.View(0, size)[5] = 1
-	punch(t, fd, size, nil)
-	if m.View(0, size)[5] != 0 { // a page fault provides a page of zeros
-		t.Error("the hole is not zero")
+	punch(t, fd, size, unix.EPERM)
+	if err := unix.Madvise(client, unix.MADV_REMOVE); err != unix.EPERM {
+		t.Errorf("punching a hole through the client's mapping: %v", err)
+	}
+	if client[5] != 1 {
+		t.Error("the page was replaced")
+	}
+}
+
+// A region that is only read must not keep a later one from being written.
+func TestSealedFileIsMappedForAllRegions(t *testing.T) {
+	fd := memfd(t, 2*page, 0, unix.F_SEAL_SHRINK)
+	f := new(Files)
+	for _, a := range []ib.Access{0, ib.AccessLocalWrite, 0, ib.AccessLocalWrite} {
+		m, err := f.Map(fd, 0, page, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if got := m.(*mapped).writable; got != (a == ib.AccessLocalWrite) {
+			t.Errorf("access %v: writable is %v", a, got)
+		}
+	}
+}
+
+func TestHeldFileCanBeMappedAgain(t *testing.T) {
+	fd := memfd(t, 2*page, 0, unix.F_SEAL_SHRINK)
+	f := new(Files)
+	held, err := f.Hold(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if allocated(t, fd) != 0 {
+		t.Error("pages were allocated")
+	}
+	for range 2 {
+		m, err := f.Map(fd, page, page, ib.AccessLocalWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.View(0, page)[0] = 1
+		m.Close()
+	}
+	held.Close()
+	if _, err := f.Map(fd, page, page, ib.AccessLocalWrite); !errors.Is(err, ErrNotSealed) {
+		t.Errorf("when it is held no longer: %v", err)
+	}
+	for _, c := range []struct {
+		name string
+		fd   int
+	}{
+		{"a memfd that cannot be sealed", memfd(t, page, 0, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)},
+		{"a memfd that can shrink", memfd(t, page, 0, 0)},
+		{"no descriptor", math.MaxInt32},
+	} {
+		if _, err := f.Hold(c.fd); !errors.Is(err, ErrNotSealed) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// The pages of a file that is larger than wholeFile are mapped as they are registered first.
+func TestPartsOfLargeFileShareMapping(t *testing.T) {
+	fd := memfd(t, 2*wholeFile, 0, unix.F_SEAL_SHRINK)
+	f := new(Files)
+	first, err := f.Map(fd, 4*page, 4*page, ib.AccessLocalWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	part, err := f.Map(fd, 6*page+1, page, ib.AccessLocalWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer part.Close()
+	part.View(0, 1)[0] = 5
+	if first.View(2*page+1, 1)[0] != 5 {
+		t.Error("the regions show different memory")
+	}
+	if _, err := f.Map(fd, 7*page, 2*page, ib.AccessLocalWrite); !errors.Is(err, ErrNotSealed) {
+		t.Errorf("beyond the first part: %v", err)
+	}
+}
+
+// One of several goroutines maps and seals the file, while others are about to map it.
+func TestFileIsMappedByManyAtOnce(t *testing.T) {
+	for range 200 {
+		fd := memfd(t, page, 0, unix.F_SEAL_SHRINK)
+		f := new(Files)
+		var all sync.WaitGroup
+		proceed := make(chan struct{})
+		memories := make(chan Memory, 4)
+		for range cap(memories) {
+			all.Go(func() {
+				<-proceed
+				m, err := f.Map(fd, 0, page, ib.AccessLocalWrite|ib.AccessOnDemand)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				memories <- m
+			})
+		}
+		close(proceed)
+		all.Wait()
+		for range len(memories) {
+			(<-memories).Close()
+		}
 	}
 }
 

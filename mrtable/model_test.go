@@ -75,7 +75,10 @@ func newModel(t testing.TB, kind int, ps *[3]*Process) *model {
 	case 0:
 		w.backing = func(off, n uint64) (Memory, error) { return HeapMemory(w.memory[off : off+n]), nil }
 	case 1:
-		w.backing = func(off, n uint64) (Memory, error) { return MapFD(fd, off, n, ib.AccessLocalWrite) }
+		f := new(Files)
+		held := must(f.Hold(fd))
+		t.Cleanup(func() { held.Close() })
+		w.backing = func(off, n uint64) (Memory, error) { return f.Map(fd, off, n, ib.AccessLocalWrite) }
 	case 4:
 		w.backing = func(off, n uint64) (Memory, error) { return ps[2].MapGuarded(fd, off, n, ib.AccessLocalWrite) }
 	default:

@@ -192,6 +192,7 @@ func (t *Table) remove(r *Region) {
 		return
 	}
 	t.retired = append(t.retired, r)
+	t.io.retired++
 }
 
 // takeSlot returns a free slot, with a new tag.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * madvise. Allocators expect memory to be zero after MADV_DONTNEED, which private anonymous memory
- * is. Of a shared file the same is achieved with MADV_REMOVE. MADV_FREE may free memory, or not: of
- * a shared file the kernel refuses it, so it is ignored.
+ * is. Of a shared file the same is achieved with MADV_REMOVE, but not after the daemon has sealed
+ * the file: then it is zeroed. MADV_FREE may free memory, or not: of a shared file the kernel
+ * refuses it, so it is ignored.
  */
 #include "core/cancel.h"
 #include "core/export.h"
@@ -11,6 +12,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -44,9 +46,34 @@ static bool concerns_private_memory(int advice)
 	return advice == MADV_DONTNEED || advice == MADV_DONTNEED_LOCKED || advice == MADV_FREE;
 }
 
-static int advise_shared(madvise_t real, void *address, size_t length, int advice)
+/*
+ * Zeroes what the file has of a part of a mapping, which the program may not be allowed to write,
+ * so through a mapping of its own.
+ */
+static int zero(const struct sr_mapping *m, uintptr_t first, uintptr_t end)
 {
-	return advice == MADV_FREE ? 0 : real(address, length, MADV_REMOVE);
+	size_t length = end - first;
+	uintptr_t view = (uintptr_t)syscall(SYS_mremap, first, 0L, length, MREMAP_MAYMOVE);
+	if ((void *)view == MAP_FAILED)
+		return -1;
+	int result = (int)syscall(SYS_mprotect, view, length, PROT_READ | PROT_WRITE);
+	uintptr_t from = first, to = end;
+	while (!result && from < end && sr_shared_next_data(m, &from, &to)) {
+		memset((void *)(view + (from - first)), 0, to - from);
+		from = to;
+		to = end;
+	}
+	syscall(SYS_munmap, view, length);
+	return result;
+}
+
+static int advise_shared(madvise_t real, const struct sr_mapping *m, uintptr_t first, uintptr_t end,
+			 int advice)
+{
+	if (advice == MADV_FREE || !real((void *)first, end - first, MADV_REMOVE))
+		return 0;
+	/* MADV_REMOVE requires a writable mapping */
+	return errno == EPERM || errno == EACCES ? zero(m, first, end) : -1;
 }
 
 /* Applies the advice to the memory up to a mapping of exchanged memory, then to that. */
@@ -64,7 +91,7 @@ static int advise_parts(madvise_t real, uintptr_t first, uintptr_t end, int advi
 		uintptr_t to = m.end < end ? m.end : end;
 		if (from > first && real((void *)first, from - first, advice))
 			error = errno;
-		if (advise_shared(real, (void *)from, to - from, advice))
+		if (advise_shared(real, &m, from, to, advice))
 			error = errno;
 		first = to;
 	}

@@ -24,9 +24,8 @@
  */
 #define FILE_SIZE (UINT64_C(1) << 41)
 
-/* How many descriptors the library uses, and how much memory it keeps shared for a later region. */
+/* How many descriptors the library uses. */
 #define MAX_FILES 128
-#define MAX_IDLE  ((size_t)64 << 20)
 
 /* Larger memory is not populated: the daemon does not do that either (mrtable, populateMax). */
 #define MAX_POPULATED ((size_t)64 << 20)
@@ -89,26 +88,22 @@ static void drop(struct sr_shared **p)
 		free(s);
 }
 
+/* Ends the use of a file without regions: the daemon has unmapped it and cannot map it again. */
+static void forget(struct sr_shared *s)
+{
+	struct sr_shared **p = &files;
+	while (*p && *p != s)
+		p = &(*p)->next;
+	if (*p)
+		drop(p);
+	else
+		free(s); /* it was dropped before */
+}
+
 void sr_shared_forget(void)
 {
 	while (files)
 		drop(&files);
-}
-
-/* Drops files without regions, except the latest ones of no more than keep bytes. */
-static void drop_idle(size_t keep)
-{
-	for (struct sr_shared **p = &files; *p;) {
-		struct sr_shared *s = *p;
-		if (s->regions) {
-			p = &s->next;
-		} else if (s->length <= keep) {
-			keep -= s->length;
-			p = &s->next;
-		} else {
-			drop(p);
-		}
-	}
 }
 
 static unsigned int count_files(void)
@@ -337,13 +332,12 @@ static bool exchange_pages(int fd, const struct range *r)
 	return good;
 }
 
-static struct sr_shared *new_file(size_t length)
+static struct sr_shared *new_file(void)
 {
 	struct sr_shared *s = calloc(1, sizeof *s);
 	struct stat st;
 	if (!s)
 		return NULL;
-	s->length = length;
 	s->fd = memfd_create(NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (s->fd >= 0 &&
 	    s->fd <= STDERR_FILENO) { /* which the program may write to, open or not */
@@ -366,10 +360,8 @@ static struct sr_shared *new_file(size_t length)
 static struct sr_shared *exchange(const struct range *r)
 {
 	if (count_files() >= MAX_FILES)
-		drop_idle(0);
-	if (count_files() >= MAX_FILES)
 		return NULL;
-	struct sr_shared *s = new_file(r->end_page - r->first_page);
+	struct sr_shared *s = new_file();
 	if (!s)
 		return NULL;
 	if (!exchange_pages(s->fd, r)) {
@@ -451,10 +443,30 @@ void sr_shared_put(struct sr_shared *s)
 	int state = sr_defer_cancel();
 	sr_shared_lock();
 	s->regions--;
-	if (!s->regions && s->fd < 0)
-		free(s);
-	else
-		drop_idle(MAX_IDLE);
+	if (!s->regions)
+		forget(s);
 	sr_shared_unlock();
 	sr_restore_cancel(state);
+}
+
+bool sr_shared_next_data(const struct sr_mapping *m, uintptr_t *first, uintptr_t *end)
+{
+	if (pthread_mutex_trylock(&lock))
+		return true;
+	struct sr_shared *s = files;
+	while (s && s->inode != m->inode)
+		s = s->next;
+	bool data = true;
+	if (s && is_open(s)) {
+		off_t base = (off_t)m->offset - (off_t)m->start;
+		off_t from = lseek(s->fd, (off_t)*first + base, SEEK_DATA);
+		off_t to = from < 0 ? -1 : lseek(s->fd, from, SEEK_HOLE);
+		data = from >= 0 ? from - base < (off_t)*end : errno != ENXIO;
+		if (from >= 0 && data)
+			*first = (uintptr_t)(from - base);
+		if (to >= 0 && to - base < (off_t)*end)
+			*end = (uintptr_t)(to - base);
+	}
+	pthread_mutex_unlock(&lock);
+	return data;
 }

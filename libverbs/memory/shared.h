@@ -30,7 +30,6 @@ struct sr_shared {
 	int fd; /* -1: closed, or the parent's */
 	dev_t device;
 	uint64_t inode;
-	size_t length;
 	unsigned int regions;
 };
 
@@ -43,10 +42,17 @@ struct sr_shared *sr_shared_get(void *address, size_t length, uint64_t *offset, 
 /* sr_shared_put ends a use of it; NULL is allowed. */
 void sr_shared_put(struct sr_shared *s);
 
-/* sr_shared_any tells whether memory was ever exchanged. */
+/*
+ * sr_shared_next_data finds the first part of a mapping, between *first and *end, that the file has
+ * pages for, and changes them to it. It returns false if there is none. If it cannot find out,
+ * because the lock is taken or the descriptor closed, it changes nothing.
+ */
+bool sr_shared_next_data(const struct sr_mapping *m, uintptr_t *first, uintptr_t *end);
+
+/* sr_shared_any reports whether memory was ever exchanged. */
 bool sr_shared_any(void);
 
-/* sr_shared_mapping tells whether a mapping shows exchanged memory. */
+/* sr_shared_mapping reports whether a mapping shows exchanged memory. */
 bool sr_shared_mapping(const struct sr_mapping *m);
 
 /* For forks: the lock of all memfds, and what a child does with them. */
