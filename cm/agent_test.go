@@ -274,7 +274,7 @@ func TestMRAExtendsTheWait(t *testing.T) {
 	want(t, b, "request", "established")
 }
 
-func TestRejections(t *testing.T) {
+func TestRejectionsAreReportedWithTheirReason(t *testing.T) {
 	t.Run("by the listener", func(t *testing.T) {
 		w, hosts := newNetwork(t, 2)
 		hosts[1].rejectReason = cm.RejectInvalidService
@@ -361,7 +361,7 @@ func TestCloseNotifiesThePeerInEveryState(t *testing.T) {
 	}
 }
 
-func TestSimultaneousDisconnect(t *testing.T) {
+func TestSimultaneousDisconnectEndsBothSides(t *testing.T) {
 	w, hosts := newNetwork(t, 2)
 	c := hosts[0].connect(hosts[1], 0x11)
 	w.run(1e9)
@@ -428,7 +428,7 @@ func TestDREQWithoutConnectionGetsDREP(t *testing.T) {
 	}
 }
 
-func TestSIDR(t *testing.T) {
+func TestSIDRRequestIsAnsweredDespiteLoss(t *testing.T) {
 	for _, lost := range []cm.Attribute{0, cm.AttrSIDRREQ, cm.AttrSIDRREP} {
 		t.Run(lost.String(), func(t *testing.T) {
 			w, hosts := newNetwork(t, 2)

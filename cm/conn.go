@@ -32,6 +32,8 @@ type Conn struct {
 	// Owner belongs to the handler. A connection without an owner reports no events.
 	Owner any
 
+	share *int // how many connections the user has, nil if it is no user's
+
 	agent    *Agent
 	port     Port
 	route    Route
@@ -280,6 +282,10 @@ func (c *Conn) peerID(id uint32) peerID { return peerID{c.port, c.route.peer(), 
 func (c *Conn) remove() {
 	a := c.agent
 	c.state = StateClosed
+	if c.share != nil {
+		*c.share--
+		c.share = nil
+	}
 	a.timers.set(c, 0)
 	if a.conns[c.localID] == c {
 		delete(a.conns, c.localID)

@@ -22,6 +22,9 @@ func (id *ID) Connect(p *ConnParam) error {
 	}
 	h := IPHeader{SrcPort: id.src.Port(), Src: id.src.Addr(), Dst: id.dst.Addr().WithZone("")}
 	service := ServiceID(id.ps, id.dst.Port())
+	if err := id.session.checkConn(); err != nil {
+		return err
+	}
 	a, now := id.session.manager.agent, id.session.manager.now
 	var c *Conn
 	var err error
@@ -46,6 +49,7 @@ func (id *ID) Connect(p *ConnParam) error {
 	}
 	id.qpn, id.qkey = p.QPN, id.queueKey(p)
 	id.conn, c.Owner, id.state = c, id, idConnect
+	id.session.own(c)
 	return nil
 }
 
@@ -328,7 +332,7 @@ func (s *Session) uses(n NIC) bool {
 func (l *ID) newRequestID(c *Conn, h IPHeader) *ID {
 	n := c.port.(NIC)
 	local, ok := findAddress(n, station{c.route.Src, c.route.VLAN})
-	if !ok || l.session.events >= MaxEvents {
+	if !ok || l.session.checkEvents() != nil || l.session.checkConn() != nil {
 		return nil
 	}
 	if l.queued.len() >= l.room {
@@ -347,6 +351,7 @@ func (l *ID) newRequestID(c *Conn, h IPHeader) *ID {
 	id.src, id.dst = netip.AddrPortFrom(h.Dst, l.src.Port()), netip.AddrPortFrom(h.Src, h.SrcPort)
 	id.tos, id.ackTimeout = l.tos, l.ackTimeout
 	c.Owner = id
+	l.session.own(c)
 	return id
 }
 

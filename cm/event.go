@@ -124,7 +124,7 @@ func (ch *Channel) Next() *Event {
 	}
 	n := ch.queue[0]
 	ch.queue = ch.queue[1:]
-	ch.session.events--
+	ch.session.countEvents(-1)
 	if m := n.ID.member; n.Listen != nil && m != nil && m.of != n.ID.halfOpen {
 		n.ID.leaveBacklog()
 		if m.withdrawn != nil && n.ID.conn != nil {
@@ -142,7 +142,7 @@ func (id *ID) post(n *Event) {
 	if n.ID == nil {
 		n.ID = id
 	}
-	id.session.events++
+	id.session.countEvents(1)
 	id.channel.add(n)
 }
 
@@ -164,7 +164,7 @@ func (id *ID) purge() (removed int) {
 		if n.ID != id && n.Listen != id {
 			return false
 		}
-		id.session.events--
+		id.session.countEvents(-1)
 		removed++
 		if n.Listen != nil {
 			n.ID.leaveBacklog()

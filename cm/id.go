@@ -85,12 +85,17 @@ func (s *Session) NewID(ch *Channel, ps PortSpace, qpType ib.QPType) (*ID, error
 	if len(s.ids) >= MaxIDs {
 		return nil, errnoError(syscall.ENOMEM, "the program has the maximum of %d identifiers", MaxIDs)
 	}
+	if err := s.share.check("identifiers", s.share.ids, s.manager.ids, maxAllIDs); err != nil {
+		return nil, err
+	}
 	id := &ID{session: s, channel: ch, ps: ps, qpType: qpType}
 	for id.handle == 0 || s.ids[id.handle] != nil {
 		s.last++
 		id.handle = s.last
 	}
 	s.ids[id.handle] = id
+	s.share.ids++
+	s.manager.ids++
 	ch.users++
 	id.psn = s.manager.agent.StartingPSN()
 	return id, nil
@@ -125,6 +130,8 @@ func (id *ID) Destroy() (removed int) {
 		return 0
 	}
 	delete(s.ids, id.handle)
+	s.share.ids--
+	s.manager.ids--
 	id.leaveBacklog()
 	removed = id.purge()
 	id.release()
@@ -191,7 +198,11 @@ func (id *ID) takePort(a netip.AddrPort) error {
 		id.usePort(a)
 		return nil
 	}
-	for range lastPort - firstPort + 1 {
+	const ports = lastPort - firstPort + 1
+	if err := id.session.share.check("ephemeral ports", id.session.share.ports[id.ps], m.bound[id.ps], ports); err != nil {
+		return errnoError(syscall.EADDRNOTAVAIL, "%v", err.(*Error).Text)
+	}
+	for range ports {
 		m.nextPort++
 		if m.nextPort > lastPort || m.nextPort < firstPort {
 			m.nextPort = firstPort
@@ -209,6 +220,12 @@ func (id *ID) usePort(a netip.AddrPort) {
 	k := portKey{id.ps, a.Port()}
 	id.src, id.bound = a, true
 	m.ports[k] = append(m.ports[k], id)
+	if k.ephemeral() {
+		id.session.share.ports[k.ps]++
+		if len(m.ports[k]) == 1 {
+			m.bound[k.ps]++
+		}
+	}
 }
 
 // portFree checks a port against those that other identifiers are bound to.
@@ -243,8 +260,14 @@ func (id *ID) release() {
 	m := id.session.manager
 	k := portKey{id.ps, id.src.Port()}
 	m.ports[k] = slices.DeleteFunc(m.ports[k], func(o *ID) bool { return o == id })
+	if k.ephemeral() {
+		id.session.share.ports[k.ps]--
+	}
 	if len(m.ports[k]) == 0 {
 		delete(m.ports, k)
+		if k.ephemeral() {
+			m.bound[k.ps]--
+		}
 	}
 }
 
@@ -257,10 +280,11 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 		return errnoError(syscall.EINVAL, "the identifier is %v", id.state)
 	case !dst.Addr().IsValid() || dst.Addr().IsUnspecified():
 		return errnoError(syscall.EINVAL, "the destination is missing")
-	case s.events >= MaxEvents:
-		return errnoError(syscall.ENOMEM, "the program has the maximum of %d events to get", MaxEvents)
 	case s.resolving >= maxResolving:
 		return errnoError(syscall.ENOMEM, "the program has the maximum of %d outstanding resolutions", maxResolving)
+	}
+	if err := s.checkEvents(); err != nil {
+		return err
 	}
 	if id.state == idIdle {
 		if !src.Addr().IsValid() {

@@ -94,6 +94,10 @@ type Manager struct {
 	now      int64
 	sessions map[*Session]struct{}
 	ports    map[portKey][]*ID // bound to a port
+	shares   map[uint32]*share // by user ID
+	ids      int               // of all sessions
+	events   int               // queued, of all sessions
+	bound    map[PortSpace]int // ephemeral ports that are in use
 	nextPort uint16
 }
 
@@ -108,9 +112,12 @@ const (
 	lastPort  = 60999
 )
 
+func (k portKey) ephemeral() bool { return k.port >= firstPort && k.port <= lastPort }
+
 // NewManager returns a manager for NICs. seed determines communication IDs, PSNs and ports.
 func NewManager(nics []NIC, seed uint64) *Manager {
-	m := &Manager{nics: nics, sessions: map[*Session]struct{}{}, ports: map[portKey][]*ID{}}
+	m := &Manager{nics: nics, sessions: map[*Session]struct{}{}, ports: map[portKey][]*ID{},
+		shares: map[uint32]*share{}, bound: map[PortSpace]int{}}
 	m.agent = NewAgent(m, seed)
 	m.nextPort = firstPort + uint16(m.agent.random.IntN(lastPort-firstPort))
 	return m
@@ -141,6 +148,7 @@ func (m *Manager) Receive(n NIC, back Route, mad []byte) { m.agent.Receive(m.now
 type Session struct {
 	manager   *Manager
 	owner     Owner
+	share     *share
 	nics      []NIC // that the session may use
 	ids       map[uint32]*ID
 	last      uint32
@@ -165,6 +173,7 @@ func (m *Manager) Open(owner Owner, device string) (*Session, error) {
 			return nil, errnoError(syscall.ENODEV, "no device %q", device)
 		}
 	}
+	s.share = m.shareOf(owner.UID)
 	m.sessions[s] = struct{}{}
 	return s, nil
 }
@@ -178,6 +187,8 @@ func (s *Session) Close() {
 		}
 	}
 	delete(s.manager.sessions, s)
+	s.share.sessions--
+	s.manager.forgetShares()
 }
 
 // handles returns the identifiers' handles, oldest first.
@@ -219,7 +230,7 @@ func (m *Manager) AddressesChanged(n NIC) {
 				continue
 			}
 			_, ok := findAddress(n, station{id.src.Addr(), id.local.VLAN})
-			if !ok && !id.moved && s.events < MaxEvents {
+			if !ok && !id.moved && s.checkEvents() == nil {
 				id.post(&Event{Type: EventAddrChange})
 			}
 			id.moved = !ok

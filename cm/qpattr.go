@@ -203,8 +203,11 @@ func (id *ID) Join(a netip.Addr, cookie uint64) error {
 		return errnoError(syscall.EINVAL, "%v is not a multicast address", a)
 	case slices.Contains(id.groups, a):
 		return errnoError(syscall.EADDRINUSE, "the identifier is already a member of %v", a)
-	case len(id.groups) >= maxGroups || id.session.events >= MaxEvents:
+	case len(id.groups) >= maxGroups:
 		return errnoError(syscall.ENOMEM, "the identifier has the maximum of %d multicast groups", maxGroups)
+	}
+	if err := id.session.checkEvents(); err != nil {
+		return err
 	}
 	own, err := id.memberAddress(a)
 	if err != nil {
