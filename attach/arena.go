@@ -208,7 +208,7 @@ func (r *ringMemory) release() {
 	a.account.release(ringCost(r.span.end - r.span.start))
 	if c.empty() {
 		a.chunks = slices.DeleteFunc(a.chunks, func(o *chunk) bool { return o == c })
-		unix.Munmap(c.mem)
+		unmapShared(c.mem)
 		unix.Close(c.fd)
 		a.account.release(chunkCost(len(c.mem)))
 	}

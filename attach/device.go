@@ -126,6 +126,9 @@ func (c *conn) queryDevice(*empty, *control.Packet) (reply, error) {
 		MaxMW: uint32(a.MaxMW), DeviceCapFlagsEx: a.CapFlagsEx,
 		HCACoreClock: a.CoreClock, TimestampMask: a.TimestampMask, MaxDMSize: maxDM,
 	}
+	if a.OnDemandPaging {
+		r.OnDemandPaging = 1
+	}
 	abi.PutText(r.FWVer[:], a.FWVer)
 	return reply{body: []any{r}}, nil
 }
@@ -137,7 +140,7 @@ func (c *conn) queryPort(*empty, *control.Packet) (reply, error) {
 		State: uint32(a.State), PhysState: uint8(a.PhysState), MaxMTU: mtuCode(a.MaxMTU), ActiveMTU: mtuCode(a.ActiveMTU),
 		GIDTblLen: uint32(a.GIDTableLen), PKeyTblLen: uint16(a.PKeyTableLen), PortCapFlags: a.CapFlags,
 		MaxMsgSize: a.MaxMsgSize, BadPKeyCntr: a.BadPKeyCntr, QKeyViolCntr: a.QKeyViolCntr, MaxVLNum: 1,
-		ActiveWidth: uint8(a.ActiveWidth), ActiveSpeed: uint8(a.ActiveSpeed), LinkLayer: uint8(a.LinkLayer),
+		ActiveWidth: uint8(a.ActiveWidth), ActiveSpeed: uint8(min(a.ActiveSpeed, ib.SpeedNDR)), LinkLayer: uint8(a.LinkLayer),
 	}}}, nil
 }
 

@@ -30,9 +30,9 @@ func newTestEventSocket(t *testing.T) (s *eventSocket, client int) {
 	return s, client
 }
 
-// A client reads its events into memory that does not arrive. The kernel provides such memory to
-// root, and to others through a file system of their own.
-func TestReaderOfEventsDelaysNobody(t *testing.T) {
+// A client reads its events into memory whose pages never arrive. The kernel provides such memory
+// to root, and to others through a file system of their own.
+func TestSlowReaderOfEventsDelaysNoOtherClient(t *testing.T) {
 	pages, err := nictest.NewPages(1)
 	if err != nil {
 		if os.Getenv("CI") == "true" {
@@ -49,16 +49,16 @@ func TestReaderOfEventsDelaysNobody(t *testing.T) {
 		_, err := unix.Read(client, pages.Bytes[:1])
 		read <- err
 	}()
-	signalled := make(chan struct{})
+	signaled := make(chan struct{})
 	go func() {
-		defer close(signalled)
+		defer close(signaled)
 		for range 300 {
 			s.signal()
 			time.Sleep(time.Millisecond)
 		}
 	}()
 	select {
-	case <-signalled:
+	case <-signaled:
 	case <-time.After(20 * time.Second):
 		t.Error("the daemon waits for the memory of the reader")
 	}
@@ -73,7 +73,7 @@ func TestReaderOfEventsDelaysNobody(t *testing.T) {
 	if err := <-read; err != nil {
 		t.Error(err)
 	}
-	<-signalled
+	<-signaled
 	pages.Close()
 }
 

@@ -66,7 +66,8 @@ func validSession(gid [16]byte) []byte {
 	return b
 }
 
-// deviceSession returns the requests of a client that uses device memory and a DMA buffer.
+// deviceSession returns the requests of a client that uses device memory and a DMA buffer, and
+// has memory held.
 func deviceSession() []byte {
 	b := appendRequest(nil, abi.OpHello, 0, abi.HelloRequest{})
 	b = appendRequest(b, abi.OpOpenDevice, 0, abi.OpenDeviceRequest{})
@@ -78,8 +79,9 @@ func deviceSession() []byte {
 	b = appendRequest(b, abi.OpRegMR, 0, abi.RegMRRequest{PD: 1, Memory: abi.MemoryDevice, Access: 32 | 15, Length: 50, Address: 2, Offset: 50}) // 3
 	b = appendRequest(b, abi.OpRegMR, 1, abi.RegMRRequest{PD: 1, Memory: abi.MemoryDMABuf, Access: 15, Length: 4000, Offset: 100, IOVA: 4196})   // 4
 	b = appendRequest(b, abi.OpQueryMR, 0, abi.HandleRequest{Handle: 4})
-	for op, handle := range []uint32{2, 3, 4, 2, 1} {
-		op := []uint16{abi.OpFreeDM, abi.OpDeregMR, abi.OpDeregMR, abi.OpFreeDM, abi.OpDeallocPD}[op]
+	b = appendRequest(b, abi.OpHoldMemory, 1) // 5
+	for op, handle := range []uint32{2, 3, 4, 2, 5, 1} {
+		op := []uint16{abi.OpFreeDM, abi.OpDeregMR, abi.OpDeregMR, abi.OpFreeDM, abi.OpReleaseMemory, abi.OpDeallocPD}[op]
 		b = appendRequest(b, op, 0, abi.HandleRequest{Handle: handle})
 	}
 	return b

@@ -4,6 +4,7 @@ import (
 	"syscall"
 
 	"softroce/internal/abi"
+	"softroce/mrtable"
 	"softroce/nic"
 )
 
@@ -64,6 +65,7 @@ type (
 		nic   *nic.SRQ
 		rings *ringMemory
 	}
+	heldMemory struct{ mem mrtable.Memory }
 )
 
 // lookUp returns the object of type T with a handle.
@@ -95,6 +97,8 @@ func kind(o any) string {
 		return "CQ"
 	case *srq:
 		return "SRQ"
+	case *heldMemory:
+		return "hold"
 	}
 	return "QP"
 }
@@ -111,6 +115,8 @@ func (h *handles) release() {
 			o.rings.release()
 		case *channel:
 			h.account.closeEventSocket(o.events)
+		case *heldMemory:
+			o.mem.Close()
 		}
 	}
 	h.init()

@@ -170,6 +170,9 @@ func TestMalformedRequestsGetErrors(t *testing.T) {
 			[]any{change(func(v *abi.RegMRRequest) { v.Memory, v.Length = abi.MemoryProcess, 1<<64-1 })}},
 		{"unknown access flags", syscall.EINVAL, abi.OpRegMR, []int{mem},
 			[]any{change(func(v *abi.RegMRRequest) { v.Access = 1 << 31 })}},
+		{"holding no memory", syscall.EINVAL, abi.OpHoldMemory, nil, nil},
+		{"holding what is no memory", syscall.EINVAL, abi.OpHoldMemory, []int{null}, nil},
+		{"releasing what is not held", syscall.ENOENT, abi.OpReleaseMemory, nil, []any{abi.HandleRequest{Handle: pd}}},
 		{"a CQ of no entries", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{}}},
 		{"a CQ of too many entries", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{Entries: 1<<32 - 1}}},
 		{"a CQ with unknown flags", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{Entries: 1, Flags: 2}}},
@@ -180,7 +183,7 @@ func TestMalformedRequestsGetErrors(t *testing.T) {
 	} {
 		r.wantErrno(c.name, c.want, r.call(c.op, c.fds, c.body...))
 	}
-	r.mustCall(abi.OpRegMR, []int{mem}, region)
+	r.mustCall(abi.OpRegMR, []int{memfd(t, 4096, unix.MFD_ALLOW_SEALING)}, region)
 	other.mustCall(abi.OpDeallocPD, nil, abi.HandleRequest{Handle: foreign})
 }
 
@@ -338,6 +341,23 @@ func TestUnsealableMemoryIsAccessedInTheProcess(t *testing.T) {
 	if abi.Decode(p.Body, &got); got.Memory != abi.MemorySelf {
 		t.Errorf("memory through /proc/self/mem is accessed as kind %d", got.Memory)
 	}
+}
+
+func TestHeldMemoryCanBeRegisteredAgain(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{})
+	r := connect(t, f)
+	pd := handleOf(r.mustCall(abi.OpAllocPD, nil))
+	fd := memfd(t, 4096, unix.MFD_ALLOW_SEALING)
+	held := handleOf(r.mustCall(abi.OpHoldMemory, []int{fd}))
+	region := abi.RegMRRequest{PD: pd, Memory: abi.MemoryMapped, Access: 1, Length: 4096}
+	for range 2 {
+		r.mustCall(abi.OpDeregMR, nil, abi.HandleRequest{Handle: handleOf(r.mustCall(abi.OpRegMR, []int{fd}, region))})
+	}
+	if err := unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096); err != unix.EPERM {
+		t.Errorf("punching a hole in memory that is held: %v", err)
+	}
+	r.mustCall(abi.OpReleaseMemory, nil, abi.HandleRequest{Handle: held})
+	r.wantErrno("memory that is no longer held", syscall.EINVAL, r.call(abi.OpRegMR, []int{fd}, region))
 }
 
 func TestRegistrationsOfAFileShareOneMapping(t *testing.T) {

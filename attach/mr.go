@@ -141,7 +141,7 @@ func (c *conn) clientMemory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Mem
 			return mem, abi.MemoryMapped, err
 		}
 		if v.Address == 0 {
-			return nil, 0, errorf(syscall.EINVAL, "the descriptor cannot be sealed against shrinking, "+
+			return nil, 0, errorf(syscall.EINVAL, "the descriptor cannot be sealed against shrinking and holes, "+
 				"and the request has no address in the client's mapping: %v", err)
 		}
 	case abi.MemoryProcess:
@@ -192,11 +192,41 @@ func (c *conn) openProcess() (*mrtable.Process, error) {
 
 // mapSealedFD maps a descriptor. It seals it against shrinking if its owner has not.
 func (c *conn) mapSealedFD(fd int, offset, length uint64, access ib.Access) (mrtable.Memory, error) {
+	sealShrinking(fd)
+	return c.files.Map(fd, offset, length, access)
+}
+
+// sealShrinking adds F_SEAL_SHRINK if it can: mrtable checks the result.
+func sealShrinking(fd int) {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err == nil && seals&unix.F_SEAL_SHRINK == 0 {
-		unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK) // Map checks the result
+		unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
 	}
-	return c.files.Map(fd, offset, length, access)
+}
+
+// holdMemory keeps a descriptor mapped, which the daemon cannot map again after it has sealed it.
+func (c *conn) holdMemory(_ *empty, p *control.Packet) (prepared, error) {
+	if len(p.FDs) != 1 {
+		return prepared{}, errorf(syscall.EINVAL, "holding memory requires a descriptor")
+	}
+	sealShrinking(p.FDs[0])
+	mem, err := c.files.Hold(p.FDs[0])
+	if err != nil {
+		return prepared{}, err
+	}
+	return prepared{
+		commit:  func() (reply, error) { return handleReply(c.objects.add(&heldMemory{mem})), nil },
+		abandon: func() { mem.Close() },
+	}, nil
+}
+
+func (c *conn) releaseMemory(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
+	h, err := lookUp[*heldMemory](&c.objects, v.Handle)
+	if err != nil {
+		return reply{}, err
+	}
+	c.objects.remove(v.Handle)
+	return reply{}, h.mem.Close()
 }
 
 func (c *conn) deregMR(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
@@ -207,9 +237,9 @@ func (c *conn) deregMR(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
 // dmaBufAccess is the access flags that ibv_reg_dmabuf_mr allows.
 const dmaBufAccess = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | ib.AccessRelaxedOrdering
 
-// dmaBufMemory returns the access to a DMA buffer. A buffer that is sealed against shrinking is
-// mapped like other shared memory. Any other can lose its pages at any time, and is accessed
-// through the kernel.
+// dmaBufMemory returns the access to a DMA buffer. A file in its place that its owner has sealed
+// against shrinking and holes is mapped like other shared memory. Any other can lose its pages at
+// any time, and is accessed through the kernel.
 func (c *conn) dmaBufMemory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Memory, error) {
 	const inPage = 4095
 	access := ib.Access(v.Access)
@@ -222,7 +252,7 @@ func (c *conn) dmaBufMemory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Mem
 		return nil, errorf(syscall.EINVAL, "the offset %#x and the IOVA %#x differ in their place within a page", v.Offset, v.IOVA)
 	}
 	seals, err := unix.FcntlInt(uintptr(p.FDs[0]), unix.F_GET_SEALS, 0)
-	if err == nil && seals&unix.F_SEAL_SHRINK != 0 {
+	if err == nil && seals&unix.F_SEAL_SHRINK != 0 && seals&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) != 0 {
 		if mem, err := c.files.Map(p.FDs[0], v.Offset, v.Length, access); !errors.Is(err, mrtable.ErrNotSealed) {
 			return mem, err
 		}

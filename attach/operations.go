@@ -107,12 +107,16 @@ var operations = map[uint16]*operation{
 	abi.OpQueryPKeys:  request("query P_Keys", true, (*conn).queryPKeys),
 	abi.OpQueryClock:  request("query clock", true, (*conn).queryClock),
 
-	abi.OpAllocPD:    creates(objectBytes, request("allocate PD", true, (*conn).allocPD)),
-	abi.OpDeallocPD:  request("deallocate PD", true, (*conn).deallocPD),
-	abi.OpRegMR:      creates(objectBytes, clientRequest("register MR", true, 1, (*conn).regMR)),
-	abi.OpReregMR:    clientRequest("reregister MR", true, 1, (*conn).reregMR),
-	abi.OpQueryMR:    request("query MR", true, (*conn).queryMR),
-	abi.OpDeregMR:    request("deregister MR", true, (*conn).deregMR),
+	abi.OpAllocPD:   creates(objectBytes, request("allocate PD", true, (*conn).allocPD)),
+	abi.OpDeallocPD: request("deallocate PD", true, (*conn).deallocPD),
+	abi.OpRegMR:     creates(objectBytes, clientRequest("register MR", true, 1, (*conn).regMR)),
+	abi.OpReregMR:   clientRequest("reregister MR", true, 1, (*conn).reregMR),
+	abi.OpQueryMR:   request("query MR", true, (*conn).queryMR),
+	abi.OpDeregMR:   request("deregister MR", true, (*conn).deregMR),
+
+	abi.OpHoldMemory:    creates(objectBytes, clientRequest("hold memory", true, 1, (*conn).holdMemory)),
+	abi.OpReleaseMemory: request("release memory", true, (*conn).releaseMemory),
+
 	abi.OpCreateAH:   creates(objectBytes, slowRequest("create AH", true, (*conn).createAH)),
 	abi.OpDestroyAH:  request("destroy AH", true, (*conn).destroyAH),
 	abi.OpAllocDM:    creates(objectBytes, request("allocate DM", true, (*conn).allocDM)),

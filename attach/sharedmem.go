@@ -5,8 +5,11 @@ import (
 	"os"
 	"slices"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/mrtable"
 )
 
 // sharedMemory is newSharedMemory that accounts for the mapping. The mapping outlives the
@@ -41,7 +44,7 @@ func pageCost(size int) amounts { return amounts{mappings: 1, memory: uint64(siz
 
 // unmap releases what sharedMemory returned.
 func (a *account) unmap(mem []byte) {
-	unix.Munmap(mem)
+	unmapShared(mem)
 	a.release(pageCost(len(mem)))
 }
 
@@ -54,12 +57,27 @@ func mapSealed(fd, size int) ([]byte, error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		return nil, fmt.Errorf("sealing: %w", err)
 	}
-	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	forbidHoles(fd)
+	// unix.Mmap and unix.Munmap share a lock, with which they unmap.
+	p, err := unix.MmapPtr(fd, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("mmap of %d bytes: %w", size, err)
 	}
-	return mem, nil
+	return unsafe.Slice((*byte)(p), size), nil
 }
+
+// immutable is FS_IMMUTABLE_FL of linux/fs.h.
+const immutable = 0x10
+
+// forbidHoles makes the kernel refuse to punch holes in a memfd that no client has yet: page faults
+// of the engine would wait for the client that punches one. F_SEAL_FUTURE_WRITE, which registered
+// memory gets, would keep the client from mapping it. An immutable file can be mapped and written
+// through its descriptors. This needs CAP_LINUX_IMMUTABLE and Linux 6.0; without them the file
+// remains as it is.
+func forbidHoles(fd int) { unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, immutable) }
+
+// unmapShared unmaps what newSharedMemory returned. A ring may have a gigabyte.
+func unmapShared(mem []byte) { mrtable.Unmap(mem, pageSize) }
 
 // checkAccess returns an error unless a client opened the descriptor in one of the modes (O_RDONLY,
 // O_WRONLY or O_RDWR). A descriptor that was opened with O_PATH names a file without any right to

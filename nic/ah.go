@@ -30,7 +30,7 @@ func (c *Context) CreateAH(p *PD, number uint32, av AddressVector) (*AH, error) 
 		return nil, err
 	}
 	d := c.device
-	if err := checkLimit("AH", d.count.ahs, d.limits.MaxAH, c.count.ahs, c.limits.AHs); err != nil {
+	if err := c.checkLimit(kindAH); err != nil {
 		return nil, err
 	}
 	if c.ahs[number] != nil {
@@ -43,8 +43,7 @@ func (c *Context) CreateAH(p *PD, number uint32, av AddressVector) (*AH, error) 
 	a := &AH{ctx: c, id: d.newID(), pd: p, number: number, av: av, path: path, paths: map[uint16]*wire.Path{}}
 	p.users++
 	c.ahs[number] = a
-	c.count.ahs++
-	d.count.ahs++
+	c.add(kindAH, 1)
 	return a, nil
 }
 
@@ -61,8 +60,8 @@ func (c *Context) DestroyAH(a *AH) error {
 	return nil
 }
 
-// maxFetch bounds how many work requests fetchDatagrams fetches, and so how long it takes: some 100
-// µs.
+// maxFetch bounds how many work requests fetchDatagrams fetches, and so how long it takes: about
+// 100 µs.
 const maxFetch = 2048
 
 // fetchDatagrams fetches what is posted to the UD queue pairs, and reports whether that is all.
@@ -93,8 +92,7 @@ func (a *AH) remove() {
 	a.ctx = nil
 	a.pd.users--
 	delete(c.ahs, a.number)
-	c.count.ahs--
-	c.device.count.ahs--
+	c.add(kindAH, -1)
 }
 
 // handle returns the address handle that a work request names, or nil if it is not of the queue

@@ -19,6 +19,7 @@ type DeviceAttr struct {
 	MaxQP           int
 	MaxQPWR         int
 	DeviceCapFlags  uint32
+	OnDemandPaging  bool
 	CapFlagsEx      uint64 // device_cap_flags_ex: DeviceCapFlags and the upper half
 	MaxSGE          int
 	MaxSGERd        int
@@ -79,13 +80,14 @@ const (
 
 // Query returns the device's attributes.
 func (d *Device) Query() DeviceAttr {
-	l := &d.limits
-	return DeviceAttr{
-		FWVer: fwVersion, NodeGUID: d.guid, SysImageGUID: d.guid,
+	l, i := &d.limits, &d.identity
+	flags := d.capFlags()
+	a := DeviceAttr{
+		FWVer: i.FWVer, NodeGUID: d.guid, SysImageGUID: d.guid,
 		MaxMRSize: 1<<63 - 1, PageSizeCap: 0xfffff000,
-		VendorID: vendorID, VendorPartID: vendorPartID,
+		VendorID: i.VendorID, VendorPartID: i.VendorPartID, HWVer: i.HWVer,
 		MaxQP: l.MaxQP, MaxQPWR: l.MaxQPWR, MaxSGE: l.MaxSGE, MaxSGERd: l.MaxSGE,
-		DeviceCapFlags: capFlags, CapFlagsEx: capFlags | capFlushGlobal | capAtomicWrite, MaxMW: l.MaxMW,
+		DeviceCapFlags: uint32(flags), CapFlagsEx: flags, OnDemandPaging: d.has(CapOnDemandPaging), MaxMW: l.MaxMW,
 		MaxCQ: l.MaxCQ, MaxCQE: l.MaxCQE, MaxMR: l.MaxMR, MaxPD: l.MaxPD,
 		MaxQPRDAtomic: l.MaxRDAtomic, MaxResRDAtomic: l.MaxRDAtomic * l.MaxQP, MaxQPInitRDAtom: l.MaxRDAtomic,
 		AtomicCap: ib.AtomicHCA, MaxAH: l.MaxAH, MaxSRQ: l.MaxSRQ, MaxSRQWR: l.MaxSRQWR, MaxSRQSGE: l.MaxSRQSGE,
@@ -93,6 +95,13 @@ func (d *Device) Query() DeviceAttr {
 		MaxPKeys: maxPKeys, LocalCAACKDelay: localACKDelay, PhysPortCnt: 1, MaxInlineData: l.MaxInline,
 		CoreClock: coreClock, TimestampMask: 1<<64 - 1,
 	}
+	if !d.has(CapAtomics) {
+		a.AtomicCap = ib.AtomicNone
+	}
+	if !d.has(CapMemoryWindows) {
+		a.MaxMW = 0
+	}
+	return a
 }
 
 // QueryDevice returns the device's attributes as far as this context may use them: a program may
@@ -138,8 +147,8 @@ type PortAttr struct {
 	MaxMsgSize   uint32
 	BadPKeyCntr  uint32
 	QKeyViolCntr uint32
-	ActiveWidth  int // enum: 2 is 4X
-	ActiveSpeed  int // enum: 32 is EDR, 25 Gb/s a lane
+	ActiveWidth  ib.Width
+	ActiveSpeed  ib.Speed
 	LinkLayer    int // enum: 2 is Ethernet
 	Netdev       string
 }
@@ -151,7 +160,7 @@ func (d *Device) QueryPort() PortAttr {
 		GIDTableLen: d.limits.GIDTableSize, PKeyTableLen: len(d.pkeys),
 		CapFlags: ib.PortCapIPBasedGIDs, MaxMsgSize: maxMessage, BadPKeyCntr: d.badPKeys,
 		QKeyViolCntr: uint32(d.counters.Drops[transport.DropQKey]),
-		ActiveWidth:  ib.Width4X, ActiveSpeed: ib.SpeedEDR, LinkLayer: ib.LinkLayerEthernet, Netdev: d.iface.Name(),
+		ActiveWidth:  d.identity.ActiveWidth, ActiveSpeed: d.identity.ActiveSpeed, LinkLayer: ib.LinkLayerEthernet, Netdev: d.iface.Name(),
 	}
 	if !d.up {
 		a.State, a.PhysState = ib.PortDown, ib.PhysDisabled

@@ -52,4 +52,8 @@ func benchmarkPair(b *testing.B, x, y *queue, op ib.WROpcode, size, depth int) {
 func BenchmarkWrite1MiB(b *testing.B)  { benchmark(b, ib.WRRDMAWrite, 1<<20, 4) }
 func BenchmarkWrite64KiB(b *testing.B) { benchmark(b, ib.WRRDMAWrite, 1<<16, 16) }
 func BenchmarkWrite8B(b *testing.B)    { benchmark(b, ib.WRRDMAWrite, 8, 64) }
-func BenchmarkRead1MiB(b *testing.B)   { benchmark(b, ib.WRRDMARead, 1<<20, 4) }
+
+// BenchmarkWrite8BAlone shows the cost of a step that has little to do.
+func BenchmarkWrite8BAlone(b *testing.B) { benchmark(b, ib.WRRDMAWrite, 8, 1) }
+
+func BenchmarkRead1MiB(b *testing.B) { benchmark(b, ib.WRRDMARead, 1<<20, 4) }

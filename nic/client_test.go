@@ -42,13 +42,19 @@ func check(t testing.TB, err error) {
 
 // nic adds a NIC whose address is 192.0.2.n.
 func (w *testFabric) nic(n byte, wrap ...func(wire.Link) wire.Link) *nic.Device {
+	return w.nicOf(n, nic.DeviceConfig{}, wrap...)
+}
+
+// nicOf is nic with more of the configuration.
+func (w *testFabric) nicOf(n byte, c nic.DeviceConfig, wrap ...func(wire.Link) wire.Link) *nic.Device {
 	addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 24)
 	iface := wire.StaticInterface("fab0", [6]byte{2, 0, 0, 0, 0, n}, 9000, addr)
 	var link wire.Link = w.fabric.NewLink(w.engine, addr.Addr())
 	for _, f := range wrap {
 		link = f(link)
 	}
-	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: fmt.Sprint("nic", n), Link: link, Iface: iface})
+	c.Name, c.Link, c.Iface = fmt.Sprint("nic", n), link, iface
+	d, err := w.engine.AddDevice(c)
 	check(w.t, err)
 	return d
 }

@@ -24,8 +24,8 @@ import (
 //	published  notified   notify          at the end of the step, if an event was counted
 //
 // A program that sees a completion finds its data in memory, and the memory that it releases is not
-// read any more. A sleeping program is woken after the acknowledgements of the step
-// have left, and finds everything that the step published, in all of its CQs.
+// read any more. A sleeping program is woken after the acknowledgements of the step have left, and
+// finds everything that the step published, in all of its CQs.
 type completions struct {
 	deferred []deferred
 	faults   []writeFault
@@ -35,9 +35,9 @@ type completions struct {
 
 // A deferred completion waits for the writes that were queued before it.
 type deferred struct {
-	q    *QP
-	life uint32 // QP.life at the time
-	cq   *CQ
+	q          *QP
+	generation uint32 // QP.generation at the time
+	cq         *CQ
 	transport.Completion
 }
 
@@ -50,7 +50,7 @@ type writeFault struct {
 // complete stages a completion of q, or defers it.
 func (e *Engine) complete(q *QP, cq *CQ, c *transport.Completion) {
 	if p := &e.completions; len(p.deferred) > 0 || e.io.HasPending() || q.held() || cq.ctx != nil && cq.ctx.hold != nil {
-		p.deferred = append(p.deferred, deferred{q, q.life, cq, *c})
+		p.deferred = append(p.deferred, deferred{q, q.generation, cq, *c})
 		return
 	}
 	if c.Recv || c.Signaled {
@@ -125,6 +125,9 @@ func (d *deferred) reportsData(by *transport.Writer) bool {
 // stageDeferred stages the deferred completions after the writes were carried out.
 func (e *Engine) stageDeferred() {
 	p := &e.completions
+	if len(p.deferred) == 0 && len(p.faults) == 0 {
+		return
+	}
 	kept := p.deferred[:0]
 	for i := range p.deferred {
 		d := &p.deferred[i]
@@ -137,7 +140,7 @@ func (e *Engine) stageDeferred() {
 			kept = append(kept, *d)
 			continue
 		}
-		if d.life != d.q.life && !d.outlives() {
+		if d.generation != d.q.generation && !d.outlives() {
 			continue // the queue pair was reset or destroyed meanwhile
 		}
 		for k := range p.faults {
@@ -198,8 +201,8 @@ func (f *writeFault) apply(d *deferred) {
 }
 
 // publish makes staged completions visible to programs. A CQ with a completion staged that releases
-// memory (QP.releasesMemory) waits for the end of the step (last): then the link has the
-// frames, or txState.copyWaiting has copied their payload.
+// memory (QP.releasesMemory) waits for the end of the step (last): then the link has the frames, or
+// txState.copyWaiting has copied their payload.
 func (e *Engine) publish(last bool) {
 	for _, q := range e.completions.staged {
 		if !q.afterSend || last {

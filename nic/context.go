@@ -45,6 +45,7 @@ type Context struct {
 	doorbells     []*QP // by doorbell number
 	freeDoorbells []int
 	count         objects
+	user          *user
 	registered    uint64 // bytes of memory regions
 	ringBytes     uint64
 
@@ -63,7 +64,7 @@ type Context struct {
 
 	schedule schedule
 	client   mrtable.Client // owns the memory of its regions
-	hold     *hold          // not nil while that memory takes long
+	hold     *hold          // not nil while a copy of that memory takes too long
 	kept     int            // bytes of the frames that are kept for its queue pairs
 
 	fatal   error // why the engine will close the context at the end of the step
@@ -84,7 +85,14 @@ func (d *Device) Open(o ContextOptions) (*Context, error) {
 	case len(d.contexts) >= d.limits.MaxContexts:
 		return nil, errorf(syscall.ENOMEM, "%s: all %d contexts are in use", d.name, d.limits.MaxContexts)
 	}
-	c := &Context{device: d, opt: o, limits: o.Limits, events: o.Events, ahs: map[uint32]*AH{}}
+	owner := d.users[o.UID]
+	if owner == nil {
+		owner = &user{}
+	} else if free := d.limits.MaxContexts - len(d.contexts); owner.contexts+1 > free-1 {
+		return nil, errorf(syscall.ENOMEM, "%s: user %d has %d contexts; %d of %d are free, and no user may have more than remain free",
+			d.name, o.UID, owner.contexts, free, d.limits.MaxContexts)
+	}
+	c := &Context{device: d, opt: o, limits: o.Limits, user: owner, events: o.Events, ahs: map[uint32]*AH{}}
 	c.client.Owner = c
 	if c.limits == (ContextLimits{}) {
 		c.limits = d.limits.Context
@@ -94,6 +102,8 @@ func (d *Device) Open(o ContextOptions) (*Context, error) {
 		return nil, err
 	}
 	d.contexts = append(d.contexts, c)
+	d.users[o.UID] = owner
+	owner.contexts++
 	return c, nil
 }
 
@@ -152,6 +162,9 @@ func (c *Context) CloseSome(n int) bool {
 	d.engine.unwatchDoorbell(c)
 	d.tx.remove(c)
 	d.contexts = slices.DeleteFunc(d.contexts, func(o *Context) bool { return o == c })
+	if c.user.contexts--; c.user.contexts == 0 {
+		delete(d.users, c.opt.UID)
+	}
 	if c.hold != nil {
 		d.engine.abandon(c.hold)
 	}
@@ -166,8 +179,8 @@ func destroy[T any](n *int, list *[]T, remove func(T)) {
 }
 
 // takePosted transmits what a client has posted before, as much as a step transmits at most: a
-// program may end right after it has posted its last message. The rings of other queue
-// pairs are not touched: thousands of page faults would delay the step.
+// program may end right after it has posted its last message. The rings of other queue pairs are
+// not touched: thousands of page faults would delay the step.
 func (c *Context) takePosted() {
 	c.readDoorbells()
 	for i, budget := 0, stepBytes; i < len(c.qps) && budget > 0; i++ {

@@ -62,7 +62,7 @@ func (c *Context) CreateCQ(o CQConfig) (*CQ, error) {
 		return nil, err
 	}
 	d := c.device
-	if err := checkLimit("CQ", d.count.cqs, d.limits.MaxCQ, c.count.cqs, c.limits.CQs); err != nil {
+	if err := c.checkLimit(kindCQ); err != nil {
 		return nil, err
 	}
 	if _, err := d.CQSlots(o.Entries); err != nil {
@@ -79,8 +79,7 @@ func (c *Context) CreateCQ(o CQConfig) (*CQ, error) {
 	q := &CQ{ctx: c, id: d.newID(), ring: r, bytes: len(o.Ring), onEvent: o.Notify, staged: first, published: first, consumer: first,
 		armed: word(o.Ring, abi.CQArmed), events: word(o.Ring, abi.CQEvents)}
 	c.cqs = append(c.cqs, q)
-	c.count.cqs++
-	d.count.cqs++
+	c.add(kindCQ, 1)
 	return q, nil
 }
 
@@ -146,8 +145,7 @@ func (q *CQ) remove() {
 	q.ctx = nil
 	c.releaseRing(q.bytes)
 	c.cqs = remove(c.cqs, q)
-	c.count.cqs--
-	c.device.count.cqs--
+	c.add(kindCQ, -1)
 }
 
 // Entries returns the number of slots.

@@ -147,7 +147,7 @@ func (s *description) open() bool {
 		}
 		s.owner = Owner{Client: c.opt.Client, PID: c.opt.PID, UID: c.opt.UID, Comm: c.opt.Comm}
 		n := &c.count
-		s.snapshot.Contexts = append(s.snapshot.Contexts, ContextInfo{s.owner, n.pds, n.qps, n.cqs, n.mrs, n.mws, n.srqs, n.ahs, n.xrcds,
+		s.snapshot.Contexts = append(s.snapshot.Contexts, ContextInfo{s.owner, n[kindPD], n[kindQP], n[kindCQ], n[kindMR], n[kindMW], n[kindSRQ], n[kindAH], n[kindXRCD],
 			c.registered, c.ringBytes, len(c.dms), c.deviceMemory})
 		s.pds, s.mrs, s.mws, s.dms = slices.Clone(c.pds), slices.Clone(c.mrs), slices.Clone(c.mws), slices.Clone(c.dms)
 		s.cqs, s.srqs, s.qps = slices.Clone(c.cqs), slices.Clone(c.srqs), slices.Clone(c.qps)

@@ -23,6 +23,7 @@ type DeviceConfig struct {
 	GUID   uint64   // 0: the EUI-64 of the interface's MAC
 	PKeys  []uint16 // the P_Key table; nil: the default P_Key alone
 
+	Identity Identity
 	LinkName func() string // the link's name in Snapshot; may be nil
 }
 
@@ -34,6 +35,7 @@ type Device struct {
 	linkName func() string // may be nil
 	iface    wire.Interface
 	limits   Limits
+	identity Identity
 	guid     uint64
 	table    *mrtable.Table
 	gids     gidTable
@@ -43,6 +45,7 @@ type Device struct {
 	up       bool
 
 	contexts []*Context
+	users    map[uint32]*user // by user ID
 	qps      qpTable
 	count    objects
 	lastID   uint32 // see newID
@@ -54,16 +57,14 @@ type Device struct {
 	tx           txState
 	gsi          gsi
 	kept         []*keptFrame // for queue pairs that are held, in order
+	keptSpare    []*keptFrame // storage of the next list
 	timers       timerHeap
-	drainedAt    int64 // on the clock of the timers: when the last step began that emptied the link
+	drainedAt    int64 // when the last step that emptied the link began, on the clock of the timers
 
 	counters  transport.Counters
 	badPKeys  uint32
 	linkError error // the last error of Send or Receive
 }
-
-// objects counts the objects of a device or a context.
-type objects struct{ qps, cqs, mrs, pds, ahs, srqs, attached, mws, xrcds int }
 
 // newID returns the number by which snapshots name a new object of a context. Unlike keys, the
 // numbers grant nothing, and unlike handles, they are unique in the device.
@@ -92,8 +93,9 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 		linkName: c.LinkName,
 		pkeys:    slices.Clone(c.PKeys),
 		engine:   e, name: c.Name, link: c.Link, iface: c.Iface, limits: c.Limits.withDefaults(), guid: c.GUID,
-		groups: map[GID]*group{},
-		table:  mrtable.NewTable(rand.New(rand.NewPCG(e.seed, uint64(len(e.devices))))),
+		identity: c.Identity.withDefaults(),
+		groups:   map[GID]*group{}, users: map[uint32]*user{},
+		table: mrtable.NewTable(rand.New(rand.NewPCG(e.seed, uint64(len(e.devices))))),
 	}
 	if d.guid == 0 {
 		ll := linkLocal(c.Iface.MAC())

@@ -32,6 +32,9 @@ const maxDMAlign = 12
 
 // MaxDM returns max_dm_size: how many bytes of device memory the context may have.
 func (c *Context) MaxDM() uint64 {
+	if !c.device.has(CapDeviceMemory) {
+		return 0
+	}
 	most := c.device.limits.MaxDM
 	if c.limits.DeviceMemory > 0 {
 		most = min(most, c.limits.DeviceMemory)
@@ -46,6 +49,9 @@ func (c *Context) AllocDM(length uint64, logAlign uint32) (*DM, error) {
 		return nil, err
 	}
 	d := c.device
+	if err := d.require(CapDeviceMemory, "device memory"); err != nil {
+		return nil, err
+	}
 	switch {
 	case length == 0:
 		return nil, errorf(syscall.EINVAL, "length of device memory is 0")
@@ -59,10 +65,13 @@ func (c *Context) AllocDM(length uint64, logAlign uint32) (*DM, error) {
 		return nil, errorf(syscall.ENOMEM, "%d bytes of device memory: %d of the device's %d and %d of the context's %d are in use",
 			length, d.deviceMemory, d.limits.MaxDM, c.deviceMemory, c.MaxDM())
 	}
+	if free, have := d.limits.MaxDM-d.deviceMemory, c.user.deviceMemory; c.MaxDM() <= d.limits.MaxDM/2 && have+size > free-size {
+		return nil, errorf(syscall.ENOMEM, "user %d has %d bytes of device memory and needs %d more; %d of the device's %d are free, "+
+			"and no user may have more than remain free", c.opt.UID, have, size, free, d.limits.MaxDM)
+	}
 	m := &DM{ctx: c, id: d.newID(), mem: NewPage(int(length))}
 	c.dms = append(c.dms, m)
-	c.deviceMemory += size
-	d.deviceMemory += size
+	m.count(size)
 	return m, nil
 }
 
@@ -79,11 +88,17 @@ func (c *Context) FreeDM(m *DM) error {
 }
 
 func (m *DM) remove() {
-	c := m.ctx
+	m.count(-dmSize(m.Length()))
+	m.ctx.dms = remove(m.ctx.dms, m)
 	m.ctx = nil
-	c.dms = remove(c.dms, m)
-	c.deviceMemory -= dmSize(m.Length())
-	c.device.deviceMemory -= dmSize(m.Length())
+}
+
+// count adds bytes to what is in use, modulo 2^64.
+func (m *DM) count(bytes uint64) {
+	c := m.ctx
+	c.deviceMemory += bytes
+	c.user.deviceMemory += bytes
+	c.device.deviceMemory += bytes
 }
 
 // CopyToDM copies p to offset off: ibv_memcpy_to_dm. off and len(p) must be multiples of 4, as

@@ -59,7 +59,7 @@ type Engine struct {
 
 	devices []*Device
 	now     int64 // time of the current step, or else of the last one
-	due     int64 // when the last step wanted the next one at the latest; 0: no time
+	due     int64 // the latest time of the next step, as the last one returned it; 0: none
 	budget  int   // bytes that the current step may still transmit
 	stalled int64 // time that the clock of the timers does not count
 	wall    wallclock
@@ -72,12 +72,14 @@ type Engine struct {
 	repeated    []func() bool // called at the end of each step: see Repeat
 	breached    []*Context    // to be closed at the end of the step
 
-	holds     []*hold              // contexts whose memory takes long
-	kept      int                  // bytes of the frames that are kept for them
-	released  bool                 // the next step delivers kept frames
-	slow      map[uint32]*slowUser // by user ID
-	watchdog  watchdog
-	resumable bool // another thread may take the engine over now
+	holds      []*hold // contexts whose memory takes long
+	kept       int     // bytes of the frames that are kept for them
+	keptFrames keptFrames
+	released   bool                 // the next step delivers kept frames
+	slow       map[uint32]*slowUser // by user ID
+	watchdog   watchdog
+	waiting    int  // turns, of all devices, that wait for reads of memory
+	resumable  bool // another thread may take the engine over now
 
 	posted []func() // by other goroutines, to run in this step
 
@@ -158,7 +160,7 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	// A client that has seen a message may have posted the destruction of its queue pair: the
 	// message's ACK left in the previous step. What is posted from now on waits for the next step.
 	if len(e.posted) == 0 {
-		e.posted = e.takePosted()
+		e.posted = e.takeFuncs()
 	}
 	e.expireHolds()
 	e.resumable = true
@@ -209,16 +211,17 @@ func (e *Engine) finish(busy bool) (int64, bool) {
 	return e.due, busy
 }
 
-// resume goes on with the turns of queue pairs that waited for reads of memory, and with those
-// after them. It reports whether there were any.
-func (e *Engine) resume() (any bool) {
+// resume continues the turns of queue pairs that waited for reads of memory, and those after them.
+// It reports whether there were any.
+func (e *Engine) resume() bool {
+	if e.waiting == 0 {
+		return false
+	}
 	for _, d := range e.devices {
-		any = d.resume() || any
+		d.resume()
 	}
-	if any {
-		e.serve()
-	}
-	return any
+	e.serve()
+	return true
 }
 
 // runPosted runs the functions that were taken.
@@ -232,8 +235,8 @@ func (e *Engine) runPosted() (any bool) {
 	return any
 }
 
-// takePosted returns the functions that other goroutines have posted.
-func (e *Engine) takePosted() []func() {
+// takeFuncs returns the functions that other goroutines have posted.
+func (e *Engine) takeFuncs() []func() {
 	if !e.mail.waiting.Load() {
 		return nil
 	}
@@ -252,7 +255,7 @@ func (e *Engine) emit() (busy bool) {
 	}
 	// What a link holds is known only after all have sent: one device's frames are in another's
 	// link.
-	if !slices.ContainsFunc(e.devices, func(d *Device) bool { return wire.HoldsReferences(d.link) }) {
+	if e.io.HasReads() && !slices.ContainsFunc(e.devices, func(d *Device) bool { return wire.HoldsReferences(d.link) }) {
 		e.io.ReleaseReads() // frames that wait for a link are copies
 	}
 	e.publish(true)

@@ -76,3 +76,26 @@ const MaxKept = maxKept
 
 // Kept returns how many bytes are kept for clients that are held.
 func (e *Engine) Kept() int { return e.kept }
+
+// WatchdogTick is watchdogTick.
+const WatchdogTick = watchdogTick
+
+// Activity is activity.
+type Activity = activity
+
+// Values of Activity.
+const (
+	Copying = copying
+	Asleep  = asleep
+	Waiting = waiting
+)
+
+// An Observer is an observer.
+type Observer struct{ *observer }
+
+// NewObserver returns an observer.
+func NewObserver() Observer { return Observer{newObserver()} }
+
+// Look and Close are those of the observer.
+func (o Observer) Look(thread int) Activity { return o.look(thread) }
+func (o Observer) Close()                   { o.close() }

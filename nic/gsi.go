@@ -108,6 +108,9 @@ func (d *Device) madPKey(partition uint16) uint16 {
 // fillMADs moves waiting datagrams to free frames.
 func (d *Device) fillMADs() {
 	g, t := &d.gsi, &d.tx
+	if len(g.queue) == 0 {
+		return
+	}
 	n := 0
 	for ; n < len(g.queue) && t.free() > 0; n++ {
 		m := g.queue[n]

@@ -254,9 +254,11 @@ func (e *Engine) abandon(h *hold) {
 // waits as long as the watchdog does.
 func (e *Engine) runAside(b *mrtable.Batch) bool {
 	var first atomic.Bool // the batch has ended, or the engine does not wait any more
-	done, start := make(chan struct{}), time.Now()
+	done, took := make(chan struct{}), time.Duration(0)
 	go func() {
+		start := time.Now()
 		b.Run()
+		took = time.Since(start)
 		if first.CompareAndSwap(false, true) {
 			close(done)
 		} else {
@@ -265,7 +267,7 @@ func (e *Engine) runAside(b *mrtable.Batch) bool {
 	}()
 	select {
 	case <-done:
-		if time.Since(start) > slowAside {
+		if took > slowAside {
 			e.noteSlow(userOf(b))
 		}
 		return true
@@ -290,6 +292,7 @@ func (e *Engine) takeOver(b *mrtable.Batch) {
 func (e *Engine) leave(b *mrtable.Batch) {
 	e.io.Detach(b)
 	e.pool.Abandon()
+	e.keptFrames.abandon()
 	for _, d := range e.devices {
 		wire.KeepReceived(d.link)
 		d.rx.init(d)

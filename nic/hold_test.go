@@ -139,6 +139,34 @@ func TestPacketsForMemoryThatWaitsAreKept(t *testing.T) {
 	}
 }
 
+// The frames that are kept use the memory of those that were delivered.
+func TestKeptPacketsDoNotAllocate(t *testing.T) {
+	w := newTestFabric(t)
+	x, y := pair(w, 1024)
+	y.useCopiedMemory()
+	write := transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: y.mr.RKey(), SGEs: x.sge(0, 1024)}
+	round := func(n int) func() {
+		return func() {
+			b := w.block(y)
+			for i := range n + 1 { // the first one is blocked
+				x.mem[0] = byte(i)
+				x.post(write)
+				w.run(1e6)
+			}
+			b.one().Return()
+			w.run(1e6)
+			if l := x.cq.PollAll(); len(l) != n+1 || l[n].Status != ib.WCSuccess || y.mem[0] != byte(n) {
+				t.Fatalf("completions %+v, memory %v", l, y.mem[0])
+			}
+		}
+	}
+	round(24)()
+	few, many := testing.AllocsPerRun(20, round(4)), testing.AllocsPerRun(20, round(24))
+	if many-few >= 20 {
+		t.Errorf("%v allocations with 4 packets that are kept, %v with 24", few, many)
+	}
+}
+
 // The end of one batch must not publish what waits for the copies of another one.
 func TestKeptMessagesAreInMemoryBeforeTheirCompletions(t *testing.T) {
 	w := newTestFabric(t)

@@ -15,6 +15,9 @@ const (
 
 	// maxKeptAll bounds the bytes kept by an engine.
 	maxKeptAll = 64 << 20
+
+	// maxSpareKept bounds the bytes of frames that were delivered and may be used for others.
+	maxSpareKept = maxKept
 )
 
 // A keptFrame is a copy of a received frame.
@@ -22,7 +25,44 @@ type keptFrame struct {
 	ctx   *Context // of the queue pair
 	frame wire.RxFrame
 	grh   packet.GRH
+	buf   []byte // storage of frame.Head
 }
+
+// keptFrames passes the memory of kept frames on to others.
+type keptFrames struct {
+	spare     []*keptFrame
+	delivered []*keptFrame // writes may refer to them until the next flush has ended
+	bytes     int          // of spare
+}
+
+// take returns a frame with storage for n bytes.
+func (s *keptFrames) take(n int) *keptFrame {
+	last := len(s.spare) - 1
+	if last < 0 {
+		return &keptFrame{buf: make([]byte, 0, n)}
+	}
+	k := s.spare[last]
+	s.spare[last] = nil
+	s.spare = s.spare[:last]
+	s.bytes -= cap(k.buf)
+	return k
+}
+
+// recycle makes the memory of the frames that were delivered available.
+func (s *keptFrames) recycle() {
+	for i, k := range s.delivered {
+		if s.bytes+cap(k.buf) <= maxSpareKept {
+			s.bytes += cap(k.buf)
+			*k = keptFrame{buf: k.buf[:0]}
+			s.spare = append(s.spare, k)
+		}
+		s.delivered[i] = nil
+	}
+	s.delivered = s.delivered[:0]
+}
+
+// abandon leaves the frames that were delivered to the thread that may write what they carry.
+func (s *keptFrames) abandon() { s.delivered = nil }
 
 // keep keeps a copy of f, which is for q, until q is not held any more.
 func (d *Device) keep(q *QP, f *wire.RxFrame) {
@@ -37,12 +77,13 @@ func (d *Device) keep(q *QP, f *wire.RxFrame) {
 	}
 	q.ctx.kept += n
 	e.kept += n
-	k := &keptFrame{ctx: q.ctx, frame: *f}
-	k.frame.Head = append(make([]byte, 0, n), f.Head...)
+	k := e.keptFrames.take(n)
+	k.buf = append(k.buf, f.Head...)
 	for _, t := range f.Tail {
-		k.frame.Head = append(k.frame.Head, t...)
+		k.buf = append(k.buf, t...)
 	}
-	k.frame.Tail = nil
+	k.ctx, k.frame = q.ctx, *f
+	k.frame.Head, k.frame.Tail = k.buf, nil
 	d.kept = append(d.kept, k)
 }
 
@@ -55,13 +96,17 @@ func (e *Engine) deliverKept() {
 	e.released = false
 	for _, d := range e.devices {
 		frames := d.kept
-		d.kept = nil
-		for _, k := range frames {
+		d.kept, d.keptSpare = d.keptSpare[:0], nil
+		for i, k := range frames {
 			d.forget(k)
 			d.receiveFrame(&k.frame, &k.grh)
+			e.keptFrames.delivered = append(e.keptFrames.delivered, k)
+			frames[i] = nil
 		}
+		d.keptSpare = frames
 	}
 	e.flush()
+	e.keptFrames.recycle()
 }
 
 // forgetKept drops what is kept for a client that leaves.

@@ -1,8 +1,6 @@
 package nic
 
 import (
-	"syscall"
-
 	"softroce/internal/abi"
 	"softroce/transport"
 )
@@ -23,7 +21,7 @@ type Limits struct {
 	MaxSRQWR       int    `json:"max_srq_wr"`
 	MaxSRQSGE      int    `json:"max_srq_sge"`
 	MaxMcastGroups int    `json:"max_mcast_grp"`
-	MaxMcastQPs    int    `json:"max_mcast_qp_attach"` // per group
+	MaxMcastQPs    int    `json:"max_mcast_qp_attach"` // of one user, per group
 	MaxMW          int    `json:"max_mw"`
 	MaxXRCD        int    `json:"max_xrcd"`
 	MaxRDAtomic    int    `json:"max_qp_rd_atom"` // outstanding READs and atomics of a QP, in either direction
@@ -121,16 +119,4 @@ func (l Limits) withDefaults() Limits {
 	l.MaxInline = min(l.MaxInline, DefaultLimits.MaxInline)
 	l.MaxRDAtomic = min(l.MaxRDAtomic, transport.MaxRDAtomic)
 	return l
-}
-
-// checkLimit returns ENOMEM if one more object of a kind exceeds the limit of the device or of the
-// context.
-func checkLimit(what string, inDevice, maxDevice, inContext, maxContext int) error {
-	if inDevice >= maxDevice {
-		return errorf(syscall.ENOMEM, "all %d %ss of the device are in use", maxDevice, what)
-	}
-	if maxContext > 0 && inContext >= maxContext {
-		return errorf(syscall.ENOMEM, "all %d %ss of the context are in use", maxContext, what)
-	}
-	return nil
 }

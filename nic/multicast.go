@@ -16,6 +16,16 @@ const multicastQPN = 0xffffff
 // A group is a multicast group with attached queue pairs.
 type group struct{ qps []*QP }
 
+// of returns how many of the queue pairs are a user's.
+func (g *group) of(u *user) (n int) {
+	for _, q := range g.qps {
+		if q.ctx.user == u {
+			n++
+		}
+	}
+	return n
+}
+
 // AttachMcast attaches q to a multicast GID: an IPv6 multicast address, or an IPv4-mapped one. The
 // link joins the group when the first queue pair is attached. Attaching a queue pair again has no
 // effect. Errors are EINVAL, ENOMEM and those of the link.
@@ -28,16 +38,17 @@ func (c *Context) AttachMcast(q *QP, gid GID) error {
 	switch {
 	case g != nil && slices.Contains(g.qps, q):
 		return nil
-	case g == nil && len(d.groups) >= d.limits.MaxMcastGroups:
-		return errorf(syscall.ENOMEM, "all %d multicast groups of the device are in use", d.limits.MaxMcastGroups)
-	case g != nil && len(g.qps) >= d.limits.MaxMcastQPs:
-		return errorf(syscall.ENOMEM, "multicast group is full: it has %d QPs", d.limits.MaxMcastQPs)
+	case g != nil && g.of(c.user) >= d.limits.MaxMcastQPs:
+		return errorf(syscall.ENOMEM, "user %d has %d QPs in the multicast group, the limit", c.opt.UID, d.limits.MaxMcastQPs)
 	}
-	total := d.limits.MaxMcastGroups * d.limits.MaxMcastQPs
-	if err := checkLimit("attached QP", d.count.attached, total, c.count.attached, c.limits.Groups); err != nil {
+	if err := c.checkLimit(kindAttached); err != nil {
 		return err
 	}
 	if g == nil {
+		// More attachments than groups of its own do not matter: there are far more groups.
+		if err := c.checkShare("multicast group", c.user.count[kindAttached], len(d.groups), d.limits.MaxMcastGroups, c.limits.Groups); err != nil {
+			return err
+		}
 		if err := wire.Join(d.link, gid.Addr()); err != nil {
 			return joinError(gid, err)
 		}
@@ -46,8 +57,7 @@ func (c *Context) AttachMcast(q *QP, gid GID) error {
 	}
 	g.qps = append(g.qps, q)
 	q.groups = append(q.groups, gid)
-	c.count.attached++
-	d.count.attached++
+	c.add(kindAttached, 1)
 	return nil
 }
 
@@ -88,8 +98,7 @@ func (c *Context) checkMcast(q *QP, gid GID) error {
 func (q *QP) detach(gid GID) {
 	d := q.device
 	q.groups = remove(q.groups, gid)
-	q.ctx.count.attached--
-	d.count.attached--
+	q.ctx.add(kindAttached, -1)
 	g := d.groups[gid]
 	g.qps = slices.DeleteFunc(g.qps, func(o *QP) bool { return o == q }) // keeps the order, which is that of delivery
 	if len(g.qps) == 0 {

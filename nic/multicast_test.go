@@ -86,6 +86,8 @@ func TestAttachMcastChecksArguments(t *testing.T) {
 		check(t, c.Context.AttachMcast(c.ud().QP.QP, gid("ff0e::1")))
 	}
 	wantErrno(t, "one too many", c.Context.AttachMcast(c.ud().QP.QP, gid("ff0e::1")), syscall.ENOMEM)
+	other := w.clientOf(c.Device, nic.ContextOptions{PID: 1, UID: 1}).ud()
+	check(t, other.Context.AttachMcast(other.QP.QP, gid("ff0e::1"))) // one user does not fill a group for all
 }
 
 func TestDroppedMulticastFrameCountsOneReason(t *testing.T) {

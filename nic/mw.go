@@ -26,7 +26,10 @@ func (c *Context) AllocMW(p *PD, t ib.MWType) (*MW, error) {
 		return nil, err
 	}
 	d := c.device
-	if err := checkLimit("MW", d.count.mws, d.limits.MaxMW, c.count.mws, c.limits.MWs); err != nil {
+	if err := d.require(CapMemoryWindows, "memory windows"); err != nil {
+		return nil, err
+	}
+	if err := c.checkLimit(kindMW); err != nil {
 		return nil, err
 	}
 	k, ok := windowTypes[t]
@@ -40,8 +43,7 @@ func (c *Context) AllocMW(p *PD, t ib.MWType) (*MW, error) {
 	m := &MW{ctx: c, id: d.newID(), pd: p, window: w}
 	p.users++
 	c.mws = append(c.mws, m)
-	c.count.mws++
-	d.count.mws++
+	c.add(kindMW, 1)
 	return m, nil
 }
 
@@ -61,8 +63,7 @@ func (m *MW) remove() {
 	c.device.table.DeallocWindow(m.window)
 	m.pd.users--
 	c.mws = remove(c.mws, m)
-	c.count.mws--
-	c.device.count.mws--
+	c.add(kindMW, -1)
 }
 
 // unbind invalidates the windows that are bound to q: its QPN may be reused.

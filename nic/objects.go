@@ -22,14 +22,13 @@ func (c *Context) AllocPD() (*PD, error) {
 		return nil, err
 	}
 	d := c.device
-	if err := checkLimit("PD", d.count.pds, d.limits.MaxPD, c.count.pds, c.limits.PDs); err != nil {
+	if err := c.checkLimit(kindPD); err != nil {
 		return nil, err
 	}
 	p := &PD{ctx: c, id: d.newID(), pd: d.table.AllocPD()}
 	p.pd.Client = &c.client
 	c.pds = append(c.pds, p)
-	c.count.pds++
-	d.count.pds++
+	c.add(kindPD, 1)
 	return p, nil
 }
 
@@ -50,8 +49,7 @@ func (p *PD) remove() {
 	p.ctx = nil
 	c.device.table.DeallocPD(p.pd)
 	c.pds = remove(c.pds, p)
-	c.count.pds--
-	c.device.count.pds--
+	c.add(kindPD, -1)
 }
 
 // own returns ENOENT if p is not a PD of c, and EINVAL if there is none.
@@ -99,7 +97,10 @@ func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access i
 		return nil, err
 	}
 	d := c.device
-	if err := checkLimit("MR", d.count.mrs, d.limits.MaxMR, c.count.mrs, c.limits.MRs); err != nil {
+	if err := d.checkAccess(access); err != nil {
+		return nil, err
+	}
+	if err := c.checkLimit(kindMR); err != nil {
 		return nil, err
 	}
 	if err := c.mayRegister(c.registered, length); err != nil {
@@ -113,8 +114,7 @@ func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access i
 	p.users++
 	c.mrs = append(c.mrs, m)
 	c.registered += length
-	c.count.mrs++
-	d.count.mrs++
+	c.add(kindMR, 1)
 	return m, nil
 }
 
@@ -148,8 +148,8 @@ func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64,
 	return nil
 }
 
-// mayRegister checks the context's limit of registered bytes, of which it has have and gets length
-// more.
+// mayRegister checks that length more bytes, besides the have bytes of its other regions, are
+// within the context's limit of registered bytes.
 func (c *Context) mayRegister(have, length uint64) error {
 	if max := c.limits.RegisteredBytes; max > 0 && (length > max || have > max-length) {
 		return errorf(syscall.ENOMEM, "context has %d bytes registered: %d more exceed its limit of %d",
@@ -187,6 +187,5 @@ func (m *MR) remove() {
 	m.pd.users--
 	c.mrs = remove(c.mrs, m)
 	c.registered -= m.region.Length
-	c.count.mrs--
-	c.device.count.mrs--
+	c.add(kindMR, -1)
 }

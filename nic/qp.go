@@ -87,13 +87,13 @@ type QP struct {
 	sqDone    uint32 // WQEs that are complete: the consumer index
 	recv      recvQueue
 
-	groups    []GID      // multicast groups that it is attached to
-	path      *wire.Path // RC, UC, XRC
-	av        AddressVector
-	port      int
-	pkeyIndex int
-	state     ib.QPState // as last seen by stateChanged
-	life      uint32     // how often it was reset or destroyed
+	groups     []GID      // multicast groups that it is attached to
+	path       *wire.Path // RC, UC, XRC
+	av         AddressVector
+	port       int
+	pkeyIndex  int
+	state      ib.QPState // as last seen by stateChanged
+	generation uint32     // how often it was reset or destroyed
 
 	// The engine's scheduling.
 	turn      place[QP] // in schedule.ready of its client
@@ -110,7 +110,7 @@ func (c *Context) CreateQP(o QPInit) (*QP, error) {
 		return nil, err
 	}
 	d := c.device
-	if err := checkLimit("QP", d.count.qps, d.limits.MaxQP, c.count.qps, c.limits.QPs); err != nil {
+	if err := c.checkLimit(kindQP); err != nil {
 		return nil, err
 	}
 	q := &QP{ctx: c, device: d, init: o, pd: o.PD, sendCQ: o.SendCQ, recvCQ: o.RecvCQ, srq: o.SRQ, timer: -1}
@@ -157,6 +157,7 @@ func (q *QP) register() error {
 	if o.Type.XRC() {
 		q.xrcConfig(&config)
 	}
+	config.Refused = d.refusedKinds()
 	t, err := transport.New(config)
 	if err != nil {
 		c.freeDoorbell(bell)
@@ -185,8 +186,7 @@ func (q *QP) addUsers(n int) {
 	if q.srq != nil {
 		q.srq.users += n
 	}
-	c.count.qps += n
-	q.device.count.qps += n
+	c.add(kindQP, n)
 	if n > 0 {
 		c.qps = append(c.qps, q)
 	} else {
@@ -196,6 +196,9 @@ func (q *QP) addUsers(n int) {
 
 func (c *Context) checkInit(o *QPInit) error {
 	if o.Type.XRC() {
+		if err := c.device.require(CapXRC, "XRC"); err != nil {
+			return err
+		}
 		return c.checkXRCInit(o)
 	}
 	if err := c.own(o.PD); err != nil {
@@ -270,7 +273,7 @@ func (q *QP) remove() {
 	c.releaseRing(len(q.init.SQ) + len(q.init.RQ))
 	q.addUsers(-1)
 	q.ctx = nil
-	q.life++
+	q.generation++
 }
 
 // QPN returns the queue pair number.
@@ -349,7 +352,7 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask ib.QPAttrMask) error {
 // or are copied and wait for the link, and the completions are published.
 //
 // A queue pair in SQE flushes what is posted. None of it may be executed after the queue pair has
-// left that state. That is a full ring at most; the client may post more meanwhile, without end.
+// left that state. At most a full ring is flushed, because the client may keep posting meanwhile.
 func (q *QP) takePosted() {
 	if q.hasPosted() || q.turn.queued || q.reply.queued {
 		q.serveNow(stepBytes)
@@ -365,9 +368,9 @@ func (q *QP) takePosted() {
 }
 
 // Serve lets q transmit what is posted to it in the step that follows, and reports whether that is
-// not done yet, and whether it waits for the memory of a client. A caller that waits until it is
-// done before a control operation spares that operation the reading of memory, for which the engine
-// waits.
+// not done yet, and whether it waits for the memory of a client. If a caller waits until it is done
+// before it starts a control operation, that operation does not have to read memory, for which the
+// engine would wait.
 func (q *QP) Serve() (again, held bool) {
 	switch {
 	case q.ctx == nil || q.ctx.fatal != nil:
@@ -478,7 +481,7 @@ func (q *QP) stateChanged() {
 			q.recv.ring.discard()
 		}
 		q.path = nil
-		q.life++
+		q.generation++
 	case ib.QPSErr:
 		q.device.endReferences()
 		q.device.tx.activate(q) // to flush what is posted from now on

@@ -34,13 +34,17 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer e.spin.close()
 
 	done := make(chan struct{})
-	go e.watchdog.watch(done, func(b *mrtable.Batch, p placement) {
+	takeOver := func(b *mrtable.Batch, p placement) {
 		e.drive(ctx, done, func() {
 			p.takeOver()
 			e.takeOver(b)
 		})
+	}
+	go e.drive(ctx, done, func() {
+		o := newObserver()
+		o.follow(int(e.watchdog.thread.Load())) // before clients come, whose descriptors may be counted
+		go e.watchdog.watch(done, o, takeOver)
 	})
-	go e.drive(ctx, done, func() {})
 	<-done
 	for _, d := range e.devices {
 		d.broadcast(ib.EventDeviceFatal)

@@ -19,8 +19,9 @@ const (
 	// each. It bounds how long a step takes, and suffices for large batches.
 	stepBytes = 6 * turnBytes
 
-	// maxTurn is the longest turn of a queue pair. It is longer than that of its client, which
-	// then has none for some rounds: a queue pair's memory is in the processor's cache.
+	// maxTurn is the longest turn of a queue pair. It is longer than that of its client, which then
+	// has none for some rounds. Long turns are cheaper, because the queue pair's memory stays in
+	// the processor's cache.
 	maxTurn = 4 * turnBytes
 
 	// minTurn is the shortest turn of a queue pair: one frame.
@@ -86,7 +87,10 @@ func (e *Engine) serve() {
 			active++
 		}
 	}
-	first := int(e.steps.Load() % uint64(max(1, len(e.devices))))
+	if active == 0 {
+		return
+	}
+	first := int(e.steps.Load() % uint64(len(e.devices)))
 	for i := range e.devices {
 		if d := e.devices[(first+i)%len(e.devices)]; d.tx.ready() {
 			e.budget -= d.serve(e.budget / active)
@@ -197,17 +201,19 @@ func (d *Device) transmitTurn(q *QP, posted bool) (cost int, more bool) {
 		n = min(n, t.room(q.t.PathMTU()))
 		w := waitingTurn{q, n, t.copyCost * min(t.left, n*packetCost(q.t.PathMTU())), t.left, posted}
 		t.waiting = append(t.waiting, w)
+		d.engine.waiting++
 		t.reserved += n
 		return cost + w.cost, false
 	}
 	return cost, more || posted
 }
 
-// resume goes on with the turns whose reads are done. It reports whether there were any.
-func (d *Device) resume() (any bool) {
+// resume continues the turns whose reads are done.
+func (d *Device) resume() {
 	t := &d.tx
 	t.into = &t.data
 	n := len(t.waiting)
+	d.engine.waiting -= n
 	for i := range n {
 		w := t.waiting[i]
 		t.reserved -= w.packets
@@ -224,14 +230,16 @@ func (d *Device) resume() (any bool) {
 		w.q.ctx.schedule.credit -= cost
 	}
 	t.waiting = t.waiting[:copy(t.waiting, t.waiting[n:])]
-	return n > 0
 }
 
 // acknowledge emits the replies of queue pairs that have received requests, unless READ responses
-// are among them: then the queue pair gets a turn. While frames wait for a
-// congested link they overtake these, except READ responses of the same queue pair.
+// are among them: then the queue pair gets a turn. While frames wait for a congested link they
+// overtake these, except READ responses of the same queue pair.
 func (d *Device) acknowledge() {
 	t := &d.tx
+	if t.due.empty() {
+		return
+	}
 	t.into = &t.data
 	reserved := len(t.data.frames) / 2 // for requests and READ responses
 	if t.congested {

@@ -15,8 +15,9 @@ import (
 // the engine's time slice, so that the scheduler lets the engine wait for milliseconds, whereas a
 // thread that slept is scheduled within microseconds.
 type spinner struct {
-	limit   int64 // EngineConfig.Spin
-	loadavg int   // descriptor of /proc/loadavg, -1 if it could not be opened
+	limit   int64    // EngineConfig.Spin
+	loadavg int      // descriptor of /proc/loadavg, -1 if it could not be opened
+	line    [64]byte // read from it
 	cpus    int
 
 	checked    int64 // when overcommit was last updated
@@ -108,9 +109,8 @@ func (s *spinner) overcommitted() bool {
 	if s.loadavg < 0 {
 		return false
 	}
-	var b [64]byte
-	n, err := unix.Pread(s.loadavg, b[:], 0)
-	return err == nil && runnable(b[:n]) > s.cpus
+	n, err := unix.Pread(s.loadavg, s.line[:], 0)
+	return err == nil && runnable(s.line[:n]) > s.cpus
 }
 
 // runnable returns the number of runnable threads in a line such as "0.20 0.18 0.12 3/80 11206".

@@ -55,7 +55,7 @@ func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 		return nil, err
 	}
 	d := c.device
-	if err := checkLimit("SRQ", d.count.srqs, d.limits.MaxSRQ, c.count.srqs, c.limits.SRQs); err != nil {
+	if err := c.checkLimit(kindSRQ); err != nil {
 		return nil, err
 	}
 	if err := d.RoundSRQ(&o.MaxWR, &o.MaxSGE); err != nil {
@@ -81,8 +81,7 @@ func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 	}
 	o.PD.users++
 	c.srqs = append(c.srqs, s)
-	c.count.srqs++
-	d.count.srqs++
+	c.add(kindSRQ, 1)
 	return s, nil
 }
 
@@ -184,8 +183,7 @@ func (s *SRQ) remove() {
 	s.pd.users--
 	c.releaseRing(s.bytes)
 	c.srqs = remove(c.srqs, s)
-	c.count.srqs--
-	c.device.count.srqs--
+	c.add(kindSRQ, -1)
 }
 
 func (s *SRQ) checkLimit() {

@@ -98,7 +98,7 @@ const stallGrace = 1e6
 const overload = 100e6
 
 // timerNow returns the time on the clock of the queue pairs' timers. It stands still while the
-// engine does not run although it is due: what did not leave cannot be answered.
+// engine does not run although it should: a packet that was not sent cannot be answered.
 func (e *Engine) timerNow() int64 { return e.now - e.stalled }
 
 // noteStall excludes from the clock of the timers how much later now is than the previous step
@@ -124,6 +124,9 @@ func (q *QP) expired() {
 // expire handles the deadlines that passed before the link was last empty: any later reply may be
 // among the frames that are not read yet.
 func (d *Device) expire() (any bool) {
+	if len(d.timers.qps) == 0 {
+		return false
+	}
 	until := max(d.drainedAt, d.engine.timerNow()-overload)
 	for {
 		q := d.timers.pop(until)

@@ -41,7 +41,7 @@ type txState struct {
 	open *wire.TxFrame // the frame being filled
 	left int           // bytes left in the turn of the current queue pair
 
-	waiting  []waitingTurn // turns that go on when memory has been read
+	waiting  []waitingTurn // turns that continue when memory has been read
 	reserved int           // frames of data for them
 
 	stalled   int64 // since when the link has accepted nothing, 0 if it does accept
@@ -80,8 +80,8 @@ func (t *txState) init(d *Device) {
 	t.turn = maxTurn
 }
 
-// A copiedPayload is the payload of a frame that waits for the link beyond its step. The program
-// may get its buffer back meanwhile. The storage is reused.
+// A copiedPayload is the payload of a frame that waits for the link beyond its step. The buffer may
+// be released to the program meanwhile. The storage is reused.
 type copiedPayload struct {
 	buf []byte
 	is  bool
@@ -126,6 +126,10 @@ func (t *txState) empty() bool { return t.data.empty() && t.replies.empty() }
 // stays in use until a frame was sent.
 func (t *txState) rewind() {
 	t.into = &t.data
+	if t.data.filled == 0 && t.replies.filled == 0 {
+		t.congested = false
+		return
+	}
 	if t.congested = !t.empty(); t.data.empty() {
 		t.data.sent, t.data.filled = 0, 0
 	}

@@ -1,9 +1,6 @@
 package nic
 
 import (
-	"bytes"
-	"fmt"
-	"os"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -28,12 +25,15 @@ type watchdog struct {
 }
 
 // A Flush may see one tick of the watchdog. At the second, it loses the engine if its thread sleeps
-// in the kernel. A thread that runs, or waits for a processor, would not be helped by another one:
-// it has longer, because the kernel may also be slow without sleeping.
+// in a system call that copies. A thread that runs would not be helped by another one: it has
+// longer, because the kernel may also be slow without sleeping. A tick that finds the thread
+// waiting for a processor does not count. If the thread has slept since the last tick, this may be
+// the reason as well: such ticks count less.
 const (
 	watchdogTick = 5 * time.Millisecond
 	ticksAsleep  = 2
 	ticksAwake   = 4
+	ticksUnclear = 16
 )
 
 const (
@@ -69,29 +69,32 @@ func (w *watchdog) run(b *mrtable.Batch) {
 // watch looks at the engine until done is closed. For a batch that takes too long it calls
 // takeOver, with the placement of the thread that is in it, and leaves the watch to another
 // goroutine: a thread that runs already takes over sooner than one that must be started.
-func (w *watchdog) watch(done <-chan struct{}, takeOver func(*mrtable.Batch, placement)) {
+func (w *watchdog) watch(done <-chan struct{}, o *observer, takeOver func(*mrtable.Batch, placement)) {
 	tick := time.NewTicker(watchdogTick)
 	defer tick.Stop()
 	l := look{flush: w.flush.Load(), naps: map[uint32]int{}}
+	defer o.close()
 	for {
 		select {
 		case <-done:
 			return
 		case <-tick.C:
 		}
+		o.follow(int(w.thread.Load()))
 		flush, state := w.flush.Load(), w.state.Load()
 		busy := state&1 != 0
-		user, asleep := uint32(0), false
+		user, does := uint32(0), copying
 		if busy {
-			user, asleep = userOf(w.batch.Load()), w.asleep()
+			user, does = userOf(w.batch.Load()), o.look(int(w.thread.Load()))
 			busy = w.state.Load() == state // or it may have slept elsewhere
 		}
-		switch l.tick(flush, busy, asleep, user) {
+		switch l.tick(flush, busy, does, user) {
 		case tooLong:
 			p := placementOf(int(w.thread.Load())) // which may end as soon as it is not the engine's
 			if b := w.take(flush); b != nil {
 				tick.Stop()
-				go w.watch(done, takeOver)
+				o.close()
+				go w.watch(done, newObserver(), takeOver)
 				takeOver(b, p)
 				return
 			}
@@ -107,9 +110,10 @@ func (w *watchdog) watch(done <-chan struct{}, takeOver func(*mrtable.Batch, pla
 
 // A look is what the watchdog knows about the engine from one tick to the next.
 type look struct {
-	flush uint64 // number of the last Flush
-	ticks int    // that have seen it
-	idle  int    // ticks without a batch in progress, since the last Flush
+	flush   uint64 // number of the last Flush
+	ticks   int    // that have seen it, without those that found its thread waiting or unclear
+	unclear int    // ticks that found its thread unclear
+	idle    int    // ticks without a batch in progress, since the last Flush
 
 	period int            // ticks since naps was cleared
 	naps   map[uint32]int // how often the engine slept in the memory of a user, by user ID
@@ -125,21 +129,30 @@ const (
 	unused           // there was no batch for long
 )
 
-// tick looks at the engine: at the number of its Flush, and whether a batch is in progress, asleep
-// in the memory of a user.
-func (l *look) tick(flush uint64, busy, asleep bool, user uint32) finding {
+// tick looks at the engine: at the number of its Flush, and whether a batch of a user is in
+// progress and what the thread does with it.
+func (l *look) tick(flush uint64, busy bool, does activity, user uint32) finding {
 	if l.period++; l.period == napPeriod {
 		l.period = 0
 		clear(l.naps)
 	}
 	if flush != l.flush {
-		l.flush, l.ticks, l.idle = flush, 0, 0
+		l.flush, l.ticks, l.unclear, l.idle = flush, 0, 0, 0
+	}
+	switch {
+	case busy && does == waiting:
+		return normal
+	case busy && does == unclear:
+		if l.unclear++; l.unclear >= ticksUnclear {
+			return tooLong
+		}
+		return normal
 	}
 	l.ticks++
 	switch {
-	case busy && (asleep && l.ticks >= ticksAsleep || l.ticks >= ticksAwake):
+	case busy && (does == asleep && l.ticks >= ticksAsleep || l.ticks >= ticksAwake):
 		return tooLong
-	case busy && asleep:
+	case busy && does == asleep:
 		if l.naps[user]++; l.naps[user] == maxNaps {
 			return tooOften
 		}
@@ -177,12 +190,4 @@ func (w *watchdog) take(flush uint64) *mrtable.Batch {
 			return b
 		}
 	}
-}
-
-// asleep reports whether the engine's thread sleeps in the kernel. If it cannot find out, it
-// returns true.
-func (w *watchdog) asleep() bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", w.thread.Load()))
-	_, state, ok := bytes.Cut(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" "))
-	return err != nil || !ok || len(state) == 0 || state[0] != 'R'
 }

@@ -41,7 +41,10 @@ func (c *Context) OpenXRCD(key XRCDKey, create, exclusive bool) (*XRCD, error) {
 		return nil, err
 	}
 	d := c.device
-	if err := checkLimit("XRCD", d.count.xrcds, d.limits.MaxXRCD, c.count.xrcds, c.limits.XRCDs); err != nil {
+	if err := d.require(CapXRC, "XRC"); err != nil {
+		return nil, err
+	}
+	if err := c.checkLimit(kindXRCD); err != nil {
 		return nil, err
 	}
 	m := d.xrc.shared[key]
@@ -61,8 +64,7 @@ func (c *Context) OpenXRCD(key XRCDKey, create, exclusive bool) (*XRCD, error) {
 	m.open++
 	x := &XRCD{ctx: c, domain: m}
 	c.xrcds = append(c.xrcds, x)
-	c.count.xrcds++
-	d.count.xrcds++
+	c.add(kindXRCD, 1)
 	return x, nil
 }
 
@@ -86,8 +88,7 @@ func (x *XRCD) remove() {
 		delete(c.device.xrc.shared, x.domain.key)
 	}
 	c.xrcds = remove(c.xrcds, x)
-	c.count.xrcds--
-	c.device.count.xrcds--
+	c.add(kindXRCD, -1)
 }
 
 // checkXRC checks that an SRQ has both an XRC domain and a CQ, or neither.

@@ -55,6 +55,7 @@ type DeviceAttr struct {
 	HCACoreClock          uint64 // kHz: the clock of WC.Timestamp
 	TimestampMask         uint64 // completion_timestamp_mask: the valid bits of WC.Timestamp
 	MaxDMSize             uint64 // bytes of device memory that a client may allocate
+	OnDemandPaging        uint64 // 1 if memory may be registered for on-demand paging, else 0
 }
 
 // DeviceInfo describes a NIC that can be opened.

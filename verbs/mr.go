@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -22,6 +23,9 @@ type Buffer struct {
 	fd      int
 	mem     []byte
 	regions atomic.Int32
+
+	mu     sync.Mutex
+	handle uint32 // with which the daemon keeps the buffer mapped; 0: it does not
 }
 
 // AllocBuffer allocates n bytes of shareable memory. The kernel allocates its pages when they are
@@ -43,13 +47,14 @@ func (c *Context) AllocBuffer(n int) (*Buffer, error) {
 }
 
 // mapNew sets the size of a new memfd and seals it: the daemon maps only files that cannot shrink.
+// The daemon adds another seal when it has mapped the file.
 func mapNew(fd, n int) ([]byte, error) {
 	page := os.Getpagesize()
 	size := (n + page - 1) / page * page
 	if err := unix.Ftruncate(fd, int64(size)); err != nil {
 		return nil, os.NewSyscallError("ftruncate", err)
 	}
-	seals := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	seals := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		return nil, os.NewSyscallError("fcntl(F_ADD_SEALS)", err)
 	}
@@ -67,8 +72,28 @@ func (b *Buffer) Close() error {
 	if !b.ctx.disown(b) {
 		return ErrClosed
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.handle != 0 {
+		go b.ctx.destroy("release memory", abi.OpReleaseMemory, b.handle) // the daemon may hang
+	}
 	b.abandon()
 	return nil
+}
+
+// hold has the daemon keep the buffer mapped until Close. Otherwise a buffer without regions could
+// not be mapped again, because of the daemon's seal.
+func (b *Buffer) hold() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.handle != 0 {
+		return
+	}
+	var got abi.HandleReply
+	_, err := b.ctx.call(control.Request{Name: "hold memory", Op: abi.OpHoldMemory, FDs: []int{b.fd}, Reply: &got})
+	if err == nil { // or else the registration says why the buffer cannot be mapped
+		b.handle = got.Handle
+	}
 }
 
 func (b *Buffer) abandon() {
@@ -128,6 +153,7 @@ func (p *PD) regMR(mem []byte, iova uint64, access Access) (*MR, error) {
 	}
 	var fds []int
 	if m.buffer, req.Offset = p.ctx.bufferOf(mem); m.buffer != nil {
+		m.buffer.hold()
 		req.Memory, fds = abi.MemoryMapped, []int{m.buffer.fd}
 	} else if len(mem) > 0 {
 		m.pinner.Pin(unsafe.SliceData(mem))
@@ -143,9 +169,11 @@ func (p *PD) regMR(mem []byte, iova uint64, access Access) (*MR, error) {
 	return adopted(p.ctx, m)
 }
 
-// RegMRFile registers length bytes of a file, a memfd or shared memory, from offset on. The NIC
-// maps the file, which must be sealed against shrinking or allow that seal. The file may be closed
-// afterwards.
+// RegMRFile registers length bytes of a memfd, from offset on. The NIC maps the file and seals it
+// against shrinking and against holes (F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE): mappings of it remain,
+// but no process can map it writable again or write to it otherwise. A second region of the file
+// can only be registered in the same Context, and while the first one is open. The file may be
+// closed afterwards. For files that must not be sealed, and those in a tmpfs, see [PD.RegDMABuf].
 func (p *PD) RegMRFile(ctx context.Context, f *os.File, offset, length, iova uint64, access Access) (*MR, error) {
 	return p.regFile(ctx, f, abi.RegMRRequest{
 		PD: p.handle, Memory: abi.MemoryMapped, Access: uint32(access), IOVA: iova, Length: length, Offset: offset,

@@ -1,7 +1,6 @@
 package verbs_test
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -24,8 +23,8 @@ func fill(b []byte, seed uint64) {
 
 func same(t *testing.T, what string, got, want []byte) {
 	t.Helper()
-	if bytes.Equal(got, want) {
-		return
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d bytes, want %d", what, len(got), len(want))
 	}
 	for i := range got {
 		if got[i] != want[i] {
@@ -110,6 +109,24 @@ func TestEveryOperationOnProcessMemory(t *testing.T) {
 	}
 }
 
+func TestBufferStaysMapped(t *testing.T) {
+	c, _ := verbstest.Pair(t)
+	ctx := t.Context()
+	pd, err := c.AllocPD(ctx)
+	noError(t, err)
+	buf, err := c.AllocBuffer(1 << 20)
+	noError(t, err)
+	for _, access := range []verbs.Access{0, verbs.AccessLocalWrite, 0} {
+		mr, err := pd.RegMR(ctx, buf.Bytes()[100:], access)
+		noError(t, err)
+		if !mr.Mapped() {
+			t.Errorf("access %v: not mapped", access)
+		}
+		noError(t, mr.Close(ctx))
+	}
+	noError(t, buf.Close())
+}
+
 func TestConnectionAcrossEngines(t *testing.T) {
 	a, b := verbstest.Pair(t, verbstest.WithEngines(2))
 	x, y := verbstest.EndpointConfig{BufSize: 2 << 20}.Connect(t, a, b)
@@ -126,7 +143,7 @@ func TestIPv6AndLoopbackConnections(t *testing.T) {
 	operations(t, x, y, 5000)
 }
 
-func TestAtomics(t *testing.T) {
+func TestAtomicsReturnPreviousValue(t *testing.T) {
 	for _, process := range []bool{false, true} {
 		t.Run(fmt.Sprintf("process=%v", process), func(t *testing.T) {
 			a, b := verbstest.Pair(t)
@@ -203,7 +220,7 @@ func TestInlineGatherScatterAndUnsignaledSends(t *testing.T) {
 }
 
 // A region of length 0 has keys for messages without data.
-func TestEmptyRegion(t *testing.T) {
+func TestEmptyRegionServesMessagesWithoutData(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.ConnectedRC(t, a, b)
 	for name, mem := range map[string][]byte{"none": nil, "process": make([]byte, 8)[:0], "mapped": x.Buf[:0]} {

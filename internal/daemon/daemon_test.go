@@ -21,8 +21,8 @@ import (
 	"softroce/verbs"
 )
 
-// testTimeout bounds operations that should take milliseconds.
-const testTimeout = 20 * time.Second
+// testTimeout bounds operations that should take milliseconds. It allows for a loaded machine.
+const testTimeout = time.Minute
 
 func testContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)

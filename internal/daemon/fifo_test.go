@@ -119,12 +119,9 @@ func TestBlockingCaptureDoesNotDelayClose(t *testing.T) {
 	if s, _ := d.capture.State(); s.Dropped != 0 {
 		t.Errorf("the engine lost packets of the capture: %+v", s)
 	}
-	began := time.Now()
+	// After CloseTimeout the error would be another one.
 	if err := d.Close(); err == nil || !strings.Contains(err.Error(), "does not accept the remaining data") {
 		t.Errorf("Close returned %v", err)
-	}
-	if took := time.Since(began); took > CloseTimeout {
-		t.Errorf("Close took %v", took)
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestNames(t *testing.T) {
+func TestValuesPrintTheirVerbsNames(t *testing.T) {
 	for _, c := range []struct {
 		value fmt.Stringer
 		want  string

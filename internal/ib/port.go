@@ -64,13 +64,14 @@ const (
 // Port attributes of struct ibv_port_attr.
 const (
 	LinkLayerEthernet  = 2       // IBV_LINK_LAYER_ETHERNET
-	Width4X            = 2       // active_width: 4 lanes
-	SpeedEDR           = 32      // active_speed: 25 Gb/s a lane
 	PortCapIPBasedGIDs = 1 << 26 // port_cap_flags: IBV_PORT_IP_BASED_GIDS
 )
 
-// AtomicHCA is IBV_ATOMIC_HCA: atomics are atomic among the queue pairs of one device.
-const AtomicHCA = 1
+// Atomic capabilities: enum ibv_atomic_cap.
+const (
+	AtomicNone = 0
+	AtomicHCA  = 1 // atomics are atomic among the queue pairs of one device
+)
 
 // GIDTypeRoCEv2 is IBV_GID_TYPE_ROCE_V2.
 const GIDTypeRoCEv2 = 2

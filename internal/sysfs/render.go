@@ -6,6 +6,7 @@
 package sysfs
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 
@@ -25,6 +26,7 @@ type File struct {
 type Device struct {
 	Name     string
 	Index    int // number of its device file: uverbs0 …
+	Identity nic.Identity
 	Attr     nic.DeviceAttr
 	Port     nic.PortAttr
 	GIDs     []nic.GIDEntry
@@ -35,7 +37,7 @@ type Device struct {
 // ReadDevice reads a device's state. It runs on the device's engine.
 func ReadDevice(d *nic.Device, index int) Device {
 	return Device{
-		Name: d.Name(), Index: index, Attr: d.Query(), Port: d.QueryPort(), GIDs: d.GIDs(), PKeys: d.PKeys(),
+		Name: d.Name(), Index: index, Identity: d.Identity(), Attr: d.Query(), Port: d.QueryPort(), GIDs: d.GIDs(), PKeys: d.PKeys(),
 		Counters: d.Counters(),
 	}
 }
@@ -50,8 +52,8 @@ func CommonFiles() []File {
 
 // Render returns the files of a device.
 func Render(d *Device) []File {
-	r := renderer{}
-	r.device(d)
+	r := renderer{device: path.Join("sys/class/infiniband", d.Name)}
+	r.classes(d)
 	r.port(d)
 	r.gids(d)
 	r.counters(d)
@@ -59,8 +61,9 @@ func Render(d *Device) []File {
 }
 
 type renderer struct {
-	dir   string
-	files []File
+	device string // directory of the RDMA device
+	dir    string // to which files are added
+	files  []File
 }
 
 func line(s string) string { return s + "\n" }
@@ -69,29 +72,50 @@ func (r *renderer) add(name, format string, a ...any) {
 	r.files = append(r.files, File{Path: path.Join(r.dir, name), Text: line(fmt.Sprintf(format, a...))})
 }
 
-func (r *renderer) device(d *Device) {
+func (r *renderer) link(name, target string) {
+	r.files = append(r.files, File{Path: path.Join(r.dir, name), Text: target, Link: true})
+}
+
+func (r *renderer) classes(d *Device) {
 	verbs := fmt.Sprintf("uverbs%d", d.Index)
 	r.files = append(r.files, File{Path: path.Join("dev/infiniband", verbs)})
 	r.dir = path.Join("sys/class/infiniband_verbs", verbs)
+	if d.Identity.PCI != nil {
+		r.pci(d, verbs)
+	}
 	r.add("ibdev", "%s", d.Name)
 	r.add("abi_version", "1")
 	r.add("dev", "%d:%d", deviceMajor, firstMinor+d.Index)
 
-	r.dir = path.Join("sys/class/infiniband", d.Name)
+	r.dir = r.device
+	i := &d.Identity
 	r.add("node_type", "1: CA")
 	r.add("node_guid", "%s", guid(d.Attr.NodeGUID))
 	r.add("sys_image_guid", "%s", guid(d.Attr.SysImageGUID))
-	r.add("node_desc", "%s", d.Name)
+	r.add("node_desc", "%s", cmp.Or(i.NodeDesc, d.Name))
 	r.add("fw_ver", "%s", d.Attr.FWVer)
+	if i.HCAType != "" {
+		r.add("hca_type", "%s", i.HCAType)
+	}
+	if i.BoardID != "" {
+		r.add("board_id", "%s", i.BoardID)
+	}
+	if i.PCI != nil {
+		r.add("hw_rev", "%x", d.Attr.HWVer)
+		return
+	}
 	r.add("device/infiniband/"+d.Name+"/node_guid", "%s", guid(d.Attr.NodeGUID))
 	r.add("device/infiniband_verbs/"+verbs+"/ibdev", "%s", d.Name)
-	r.add("device/vendor", "%#06x", d.Attr.VendorID&0xffff)
-	r.add("device/device", "%#06x", d.Attr.VendorPartID&0xffff)
+	r.add("device/vendor", "0x%04x", d.Attr.VendorID&0xffff)
+	r.add("device/device", "0x%04x", d.Attr.VendorPartID&0xffff)
 	r.add("device/numa_node", "-1")
+	r.netdev(d, "device/net")
+}
+
+// netdev adds a link to the network interface of the device.
+func (r *renderer) netdev(d *Device, dir string) {
 	if d.Port.Netdev != "" {
-		r.files = append(r.files, File{
-			Path: path.Join(r.dir, "device/net", d.Port.Netdev), Text: "/sys/class/net/" + d.Port.Netdev, Link: true,
-		})
+		r.link(path.Join(dir, d.Port.Netdev), "/sys/class/net/"+d.Port.Netdev)
 	}
 }
 
@@ -109,17 +133,17 @@ func guid(g uint64) string {
 var physStates = map[int]string{ib.PhysDisabled: "Disabled", ib.PhysLinkUp: "LinkUp"}
 
 func (r *renderer) port(d *Device) {
-	r.dir = path.Join("sys/class/infiniband", d.Name, "ports/1")
+	r.dir = path.Join(r.device, "ports/1")
 	p := &d.Port
 	r.add("state", "%d: %v", p.State, p.State)
 	r.add("phys_state", "%d: %s", p.PhysState, physStates[p.PhysState])
 	r.add("link_layer", "Ethernet")
-	r.add("rate", "100 Gb/sec (4X EDR)")
+	r.add("rate", "%s", ib.PortRate(p.ActiveSpeed, p.ActiveWidth))
 	r.add("lid", "0x0")
 	r.add("sm_lid", "0x0")
 	r.add("sm_sl", "0")
 	r.add("lid_mask_count", "0")
-	r.add("cap_mask", "%#08x", p.CapFlags)
+	r.add("cap_mask", "0x%08x", p.CapFlags)
 	for i, k := range d.PKeys {
 		r.add(fmt.Sprintf("pkeys/%d", i), "%#04x", k)
 	}

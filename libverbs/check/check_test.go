@@ -78,7 +78,7 @@ func (b *build) make() (string, error) {
 	return dir, nil
 }
 
-// library returns the folder of the libraries. Without a compiler it skips the test.
+// library returns the directory of the libraries. Without a compiler it skips the test.
 func (b *build) library(t *testing.T) string {
 	t.Helper()
 	for _, tool := range append([]string{"make", "cc", b.cc}, b.runner[:min(1, len(b.runner))]...) {
@@ -189,6 +189,36 @@ func exportedSymbols(t *testing.T, file string) map[string]bool {
 	return names
 }
 
+// TestEveryProgramIsRun looks for a test that runs each program of testdata.
+func TestEveryProgramIsRun(t *testing.T) {
+	var tests []string
+	for _, folder := range []string{".", "../../e2e", "../../e2e/harness"} {
+		files, err := filepath.Glob(folder + "/*.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests = append(tests, files...)
+	}
+	var text []byte
+	for _, f := range tests {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(text, b...)
+	}
+	programs, err := filepath.Glob("testdata/*.c")
+	if err != nil || len(programs) < 30 {
+		t.Fatalf("%d programs, %v", len(programs), err)
+	}
+	for _, p := range programs {
+		name := strings.TrimSuffix(filepath.Base(p), ".c")
+		if !strings.Contains(string(text), `"`+name+`"`) && !strings.Contains(string(text), "/"+p+`"`) {
+			t.Errorf("no test runs %s", p)
+		}
+	}
+}
+
 // TestEveryErrnoIsChecked looks for a call that fails of every function that returns an errno. The
 // programs check that the function sets errno to it.
 func TestEveryErrnoIsChecked(t *testing.T) {
@@ -273,9 +303,11 @@ func runWithoutDaemon(t *testing.T, name string) {
 	f := verbstest.New(t, verbstest.WithoutLeakCheck())
 	socket := f.Socket()
 	cmd := command(t, socket, compile(t, name))
+	ended := false
 	stderr, err := converse(t, cmd, func(line string) {
 		switch line {
 		case "end":
+			ended = true
 			f.Close()
 		case "start":
 			if _, err := fabrictest.New(t, fabrictest.Config{NoLeakCheck: true}).Server.Listen(attach.ListenConfig{Path: socket}); err != nil {
@@ -283,8 +315,8 @@ func runWithoutDaemon(t *testing.T, name string) {
 			}
 		}
 	})
-	if err != nil {
-		t.Errorf("%v\n%s", err, stderr)
+	if err != nil || !ended {
+		t.Errorf("%v, the daemon ended: %v\n%s", err, ended, stderr)
 	}
 }
 

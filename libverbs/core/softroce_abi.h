@@ -185,7 +185,7 @@ _Static_assert(sizeof(struct softroce_async_event) == 16, "layout");
 /*
  * SOFTROCE_VERSION of the ABI. A client and a daemon must have the same.
  */
-#define SOFTROCE_VERSION 3
+#define SOFTROCE_VERSION 4
 
 /*
  * Sizes of messages, in bytes.
@@ -233,6 +233,8 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_CLOSE_XRCD 25
 #define SOFTROCE_OP_REREG_MR 26
 #define SOFTROCE_OP_QUERY_MR 27
+#define SOFTROCE_OP_HOLD_MEMORY 28
+#define SOFTROCE_OP_RELEASE_MEMORY 29
 #define SOFTROCE_OP_ALLOC_DM 40
 #define SOFTROCE_OP_FREE_DM 41
 #define SOFTROCE_OP_QUERY_DM 42
@@ -397,8 +399,9 @@ struct softroce_device_attr {
 	uint64_t hca_core_clock; /* kHz: the clock of a completion's timestamp */
 	uint64_t timestamp_mask; /* completion_timestamp_mask: the valid bits of a completion's timestamp */
 	uint64_t max_dm_size; /* bytes of device memory that the client may allocate */
+	uint64_t on_demand_paging; /* 1 if memory may be registered for on-demand paging, else 0 */
 };
-_Static_assert(sizeof(struct softroce_device_attr) == 272, "layout");
+_Static_assert(sizeof(struct softroce_device_attr) == 280, "layout");
 
 /*
  * struct softroce_port_attr is the reply of SOFTROCE_OP_QUERY_PORT: the values of struct
@@ -493,11 +496,15 @@ _Static_assert(sizeof(struct softroce_handle_reply) == 8, "layout");
 #define SOFTROCE_UNSHARED_REFUSED 7 /* the daemon could not map it */
 
 /*
- * struct softroce_reg_mr_request registers memory. If a mapped descriptor cannot be
- * sealed against shrinking, its memory is accessed through Address instead. A DMA buffer,
- * or shared memory used as one, may shrink: accesses beyond its end fail. Offset and IOVA
- * of a DMA buffer must be congruent modulo 4096, and Access is as in ibv_reg_dmabuf_mr.
- * Device memory is zero-based. Neither can be reregistered.
+ * struct softroce_reg_mr_request registers memory. A mapped descriptor is sealed against
+ * shrinking and, once the daemon has mapped it, against holes and further writable
+ * mappings (F_SEAL_FUTURE_WRITE). If it cannot be sealed or mapped, its memory is
+ * accessed through Address instead. SOFTROCE_OP_HOLD_MEMORY, with the same descriptor,
+ * keeps the daemon's mapping for later registrations by this connection; its reply is a
+ * struct softroce_handle_reply, for SOFTROCE_OP_RELEASE_MEMORY. A DMA buffer, or shared
+ * memory used as one, may shrink: accesses beyond its end fail. Offset and IOVA of a DMA
+ * buffer must be congruent modulo 4096, and Access is as in ibv_reg_dmabuf_mr. Device
+ * memory is zero-based. Neither can be reregistered.
  */
 struct softroce_reg_mr_request {
 	uint32_t pd;

@@ -104,7 +104,8 @@ int sr_query_device_ex(struct ibv_context *context, const struct ibv_query_devic
 	a.completion_timestamp_mask = d.timestamp_mask;
 	a.hca_core_clock = d.hca_core_clock;
 	a.device_cap_flags_ex = d.device_cap_flags_ex;
-	set_odp_caps(&a);
+	if (d.on_demand_paging)
+		set_odp_caps(&a);
 	a.phys_port_cnt_ex = d.phys_port_cnt;
 	a.max_dm_size = d.max_dm_size;
 	memset(attr, 0, size);

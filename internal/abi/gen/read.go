@@ -52,7 +52,7 @@ type field struct {
 }
 
 // sources are the files that define the layout, in the order of the header.
-var sources = []string{"ring.go", "slots.go", "messages.go", "cm.go"}
+var sources = []string{"ring.go", "slots.go", "messages.go", "objects.go", "operator.go", "cm.go"}
 
 // findGOROOT tells the importer where the standard library is, which a program that was built with
 // -trimpath does not know.

@@ -507,6 +507,34 @@ static void datagram_endpoints(void)
 	rdma_destroy_ep(id);
 }
 
+/* The data that rdma_create_ep is given precede those of rdma_connect. */
+static void endpoint_data(void)
+{
+	static char given[] = "given ";
+	struct rdma_addrinfo hints = {.ai_flags = RAI_NUMERICHOST, .ai_port_space = RDMA_PS_TCP},
+			     *ai;
+	struct ibv_qp_init_attr init = {.cap = {4, 4, 1, 1, 0}};
+	struct rdma_conn_param p = {.private_data = "later", .private_data_len = 6};
+	struct rdma_cm_id *l = listener(7182), *id;
+	REQUIRE(!rdma_getaddrinfo("192.0.2.2", "7182", &hints, &ai));
+	ai->ai_connect = given;
+	ai->ai_connect_len = sizeof given - 1;
+	REQUIRE(!rdma_create_ep(&id, ai, NULL, &init));
+	ai->ai_connect = NULL;
+	ai->ai_connect_len = 0;
+	rdma_freeaddrinfo(ai);
+	REQUIRE(!rdma_migrate_id(id, channel));
+	RETURNS(0, rdma_connect(id, &p));
+	struct rdma_cm_event *e = event(RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(!strcmp(e->param.conn.private_data, "given later"));
+	struct rdma_cm_id *server = e->id;
+	rdma_ack_cm_event(e);
+	RETURNS(0, rdma_destroy_id(server));
+	rdma_destroy_qp(id);
+	RETURNS(0, rdma_destroy_id(id));
+	RETURNS(0, rdma_destroy_id(l));
+}
+
 static int option_of(int fd, int level, int name)
 {
 	int v = -1;
@@ -546,6 +574,7 @@ int main(void)
 	removed_events();
 	migration_waits();
 	endpoint_domain();
+	endpoint_data();
 	datagram_endpoints();
 	socket_options();
 	rdma_destroy_event_channel(channel);

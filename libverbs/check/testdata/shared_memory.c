@@ -378,10 +378,14 @@ static void does_not_share_with_threads(void)
 	char *p = anonymous(SIZE), *q = isolated(SIZE);
 	int fds[2];
 	pthread_t t;
-	USE(p, SIZE, "mapped");
+	struct ibv_mr *mr = reg(p, SIZE);
+	EXPECT(mr, "mapped");
 	REQUIRE(!pipe(fds) && !pthread_create(&t, NULL, sleep_long, &fds[0]));
 	USE(q, SIZE, "process threads");
-	USE(p, SIZE, "mapped"); /* it was exchanged before */
+	USE(p, SIZE, "mapped"); /* it is exchanged */
+	USE(p + SIZE / 2, SIZE / 2, "mapped");
+	RETURNS(0, ibv_dereg_mr(mr));
+	USE(p, SIZE, "process threads");
 	close(fds[1]);
 	REQUIRE(!pthread_join(t, NULL));
 	close(fds[0]);
@@ -502,6 +506,17 @@ static int count_descriptors(void)
 	return n;
 }
 
+/* How many pages of 1 GiB the process or another one has. */
+static size_t pages_of(char *p)
+{
+	static unsigned char in_core[(1 << 30) / PAGE];
+	size_t n = 0;
+	REQUIRE(!mincore(p, (size_t)1 << 30, in_core));
+	for (size_t i = 0; i < sizeof in_core; i++)
+		n += in_core[i] & 1;
+	return n;
+}
+
 /* Memory that is not registered any more is not kept. */
 static void releases_memory(void)
 {
@@ -525,6 +540,9 @@ static void releases_memory(void)
 	CHECK(sparse[12345678] == 5 && !sparse[0]);
 	write_to(mr, sparse + 500000000, mr, sparse + 12345000, 1000);
 	CHECK(sparse[500000678] == 5);
+	CHECK(!madvise(sparse, (size_t)1 << 30, MADV_DONTNEED));
+	CHECK(!sparse[12345678] && !sparse[500000678]);
+	CHECK(pages_of(sparse) < 1000);
 	RETURNS(0, ibv_dereg_mr(mr));
 	munmap(sparse, (size_t)1 << 30);
 }
@@ -533,7 +551,8 @@ static void releases_memory(void)
 static void survives_closed_descriptors(void)
 {
 	char *p = isolated(SIZE), path[64], name[64];
-	USE(p, SIZE, "mapped");
+	struct ibv_mr *mr = reg(p, SIZE);
+	EXPECT(mr, "mapped");
 	for (int fd = 3; fd < 1024; fd++) {
 		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
 		ssize_t n = readlink(path, name, sizeof name - 1);
@@ -542,8 +561,14 @@ static void survives_closed_descriptors(void)
 	}
 	int open_before = count_descriptors();
 	fill(p, SIZE, 5);
-	USE(p, SIZE, "mapped"); /* exchanged once more */
+	struct ibv_mr *again = reg(p, SIZE);
+	EXPECT(again, "mapped"); /* exchanged once more */
 	CHECK(count_descriptors() == open_before + 1);
+	CHECK(filled(p, SIZE, 5));
+	transfer(again);
+	RETURNS(0, ibv_dereg_mr(again));
+	RETURNS(0, ibv_dereg_mr(mr));
+	CHECK(count_descriptors() == open_before);
 	munmap(p, SIZE);
 }
 

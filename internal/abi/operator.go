@@ -1,0 +1,32 @@
+package abi
+
+// SnapshotReply comes with a descriptor of memory that holds Length bytes of JSON: the state of the
+// daemon, as "softroce show" prints it. Needs no open device.
+type SnapshotReply struct {
+	Length uint64
+}
+
+// StartCaptureRequest comes with the descriptor to write the capture to. Needs root or the daemon's
+// user. The capture ends with OpStopCapture or the connection.
+type StartCaptureRequest struct {
+	Device [NameSize]byte // empty: all
+}
+
+// SetPKeysRequest replaces the P_Key table of a device: queue pairs use the key that is now at
+// their index, and clients get PKEY_CHANGE. Needs root or the daemon's user.
+type SetPKeysRequest struct {
+	Device [NameSize]byte
+	Count  uint32
+	_      uint32
+	PKeys  [MaxPKeys]uint16 // 0: no key at this index
+}
+
+// MaxPKeys is the size of the largest P_Key table.
+const MaxPKeys = 64
+
+// CaptureReply is the state of this connection's capture.
+type CaptureReply struct {
+	Packets uint64
+	Bytes   uint64
+	Dropped uint64 // packets that the writer could not write in time
+}

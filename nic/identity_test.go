@@ -1,0 +1,99 @@
+package nic_test
+
+import (
+	"syscall"
+	"testing"
+
+	"softroce/internal/ib"
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/transport"
+)
+
+// lacking returns a pair of connected queue pairs, of which the second is on a NIC without the
+// features.
+func lacking(t *testing.T, features nic.Capability) (with, without *queue) {
+	w := newTestFabric(t)
+	with = w.client(w.nic(1)).qp(smallCaps)
+	without = w.client(w.nicOf(2, nic.DeviceConfig{Identity: nic.Identity{Hidden: features}})).qp(smallCaps)
+	with.connect(4096, without)
+	without.connect(4096, with)
+	return with, without
+}
+
+func TestIdentityIsReported(t *testing.T) {
+	w := newTestFabric(t)
+	own := w.nic(1)
+	if a, p := own.Query(), own.QueryPort(); a.FWVer == "" || a.VendorID == 0 || p.ActiveSpeed != ib.SpeedEDR || p.ActiveWidth != ib.Width4X {
+		t.Errorf("without an identity: %+v, %+v", a, p)
+	}
+	d := w.nicOf(2, nic.DeviceConfig{
+		Limits: nic.Limits{MaxQP: 3, MaxSGE: 4},
+		Identity: nic.Identity{
+			VendorID: 0x2c9, VendorPartID: 4129, HWVer: 5, FWVer: "28.39.1002", ActiveSpeed: ib.SpeedNDR, ActiveWidth: ib.Width2X,
+		},
+	})
+	a, p := d.Query(), d.QueryPort()
+	if a.VendorID != 0x2c9 || a.VendorPartID != 4129 || a.HWVer != 5 || a.FWVer != "28.39.1002" || a.MaxQP != 3 || a.MaxSGE != 4 {
+		t.Errorf("attributes %+v", a)
+	}
+	if p.ActiveSpeed != ib.SpeedNDR || p.ActiveWidth != ib.Width2X {
+		t.Errorf("port %+v", p)
+	}
+}
+
+// A NIC does not report a feature that it lacks, and refuses it.
+func TestHiddenFeatures(t *testing.T) {
+	all := nic.CapAtomics | nic.CapAtomicWrite | nic.CapDeviceMemory | nic.CapFlush | nic.CapMemoryWindows | nic.CapOnDemandPaging | nic.CapXRC
+	with, without := lacking(t, all)
+	a, b := with.Device.Query(), without.Device.Query()
+	const (
+		windows     = 1<<17 | 1<<24
+		xrc         = 1 << 20
+		flush       = 1 << 38
+		atomicWrite = 1 << 40
+	)
+	if gone := a.CapFlagsEx &^ b.CapFlagsEx; gone != windows|xrc|flush|atomicWrite || b.CapFlagsEx&^a.CapFlagsEx != 0 {
+		t.Errorf("capability flags %#x without the features, %#x with them", b.CapFlagsEx, a.CapFlagsEx)
+	}
+	if uint64(b.DeviceCapFlags) != b.CapFlagsEx&(1<<32-1) {
+		t.Errorf("flags %#x and %#x differ", b.DeviceCapFlags, b.CapFlagsEx)
+	}
+	if b.AtomicCap != ib.AtomicNone || b.MaxMW != 0 || b.OnDemandPaging || without.Context.MaxDM() != 0 {
+		t.Errorf("reports atomics %d, %d windows, on-demand paging %t, %d bytes of device memory",
+			b.AtomicCap, b.MaxMW, b.OnDemandPaging, without.Context.MaxDM())
+	}
+	c := without.Context
+	_, err := c.AllocDM(64, 0)
+	wantErrno(t, "device memory", err, syscall.EOPNOTSUPP)
+	_, err = c.AllocMW(without.pd, ib.MWType2)
+	wantErrno(t, "a memory window", err, syscall.EOPNOTSUPP)
+	_, err = c.OpenXRCD(nic.XRCDKey{}, true, false)
+	wantErrno(t, "an XRC domain", err, syscall.EOPNOTSUPP)
+	_, err = without.CreateQP(nic.QPInit{Type: ib.QPTypeXRCSend, PD: without.pd, SendCQ: without.cq.CQ, Caps: smallCaps})
+	wantErrno(t, "an XRC QP", err, syscall.EOPNOTSUPP)
+	for what, access := range map[string]ib.Access{"on-demand paging": ib.AccessOnDemand, "FLUSH": ib.AccessFlushGlobal} {
+		_, err = c.RegMR(without.pd, mrtable.HeapMemory(nic.NewPage(4096)), 0, 4096, ib.AccessLocalWrite|access)
+		wantErrno(t, what, err, syscall.EOPNOTSUPP)
+	}
+}
+
+// A requester without atomics completes the work request with an error, and a responder without
+// them rejects the request as invalid.
+func TestAtomicsAreRefusedAtBothEnds(t *testing.T) {
+	atomic := func(from, to *queue) transport.SendWR {
+		return transport.SendWR{ID: 1, Opcode: ib.WRAtomicFetchAndAdd, RKey: to.mr.RKey(), CompareAdd: 1, SGEs: from.sge(0, 8)}
+	}
+	with, without := lacking(t, nic.CapAtomics)
+	without.post(atomic(without, with))
+	without.step()
+	without.want(1, ib.WCLocQPOpErr, ib.WCFetchAdd)
+
+	with, without = lacking(t, nic.CapAtomics)
+	with.post(atomic(with, without))
+	with.step()
+	with.want(1, ib.WCRemInvReqErr, ib.WCFetchAdd)
+	if without.mem[0] != 0 {
+		t.Error("the responder has executed the atomic")
+	}
+}
