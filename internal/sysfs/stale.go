@@ -101,15 +101,15 @@ func RemoveStale() (removed []string, err error) {
 		return nil, err
 	}
 	defer tmp.Close()
-	folder, err := tmp.Open(".")
+	dir, err := tmp.Open(".")
 	if err != nil {
 		return nil, err
 	}
-	defer folder.Close()
-	if st, err := folder.Stat(); err != nil || !renameSafe(st) {
+	defer dir.Close()
+	if st, err := dir.Stat(); err != nil || !renameSafe(st) {
 		return nil, err
 	}
-	names, err := folder.Readdirnames(-1)
+	names, err := dir.Readdirnames(-1)
 	if err != nil {
 		return nil, err
 	}
@@ -135,11 +135,11 @@ func RemoveStale() (removed []string, err error) {
 }
 
 // renameSafe reports whether only this user and root can rename this user's files in a directory.
-func renameSafe(folder os.FileInfo) bool {
-	if o := owner(folder); o != 0 && o != os.Geteuid() {
+func renameSafe(dir os.FileInfo) bool {
+	if o := owner(dir); o != 0 && o != os.Geteuid() {
 		return false
 	}
-	return folder.Mode().Perm()&0o022 == 0 || folder.Mode()&os.ModeSticky != 0
+	return dir.Mode().Perm()&0o022 == 0 || dir.Mode()&os.ModeSticky != 0
 }
 
 func owner(f os.FileInfo) int { return int(f.Sys().(*syscall.Stat_t).Uid) }

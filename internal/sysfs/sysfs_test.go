@@ -22,6 +22,49 @@ func example() Device {
 	}
 }
 
+// A device with a persona has a PCI device, on which each link ends at an existing file.
+func TestRenderOfAPersona(t *testing.T) {
+	d := example()
+	d.Identity = nic.Identity{
+		HCAType: "MT4129", BoardID: "MT_0000000838", NodeDesc: "host HCA-1",
+		PCI: &nic.PCI{Vendor: 0x15b3, Device: 0x1021, Class: 0x20000, Driver: "mlx5_core", NUMANode: 1, LinkSpeed: "32.0 GT/s PCIe", LinkWidth: 16},
+	}
+	d.Port.ActiveSpeed, d.Port.ActiveWidth = ib.SpeedNDR, ib.Width4X
+	var tree Tree
+	dir, err := tree.Open(func() []File { return Render(&d) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	defer dir.Close()
+	const dev = "sys/class/infiniband/softroce3/"
+	for path, text := range map[string]string{
+		dev + "hca_type":     "MT4129\n",
+		dev + "board_id":     "MT_0000000838\n",
+		dev + "node_desc":    "host HCA-1\n",
+		dev + "ports/1/rate": "400 Gb/sec (4X NDR)\n",
+
+		dev + "device/vendor":                                    "0x15b3\n",
+		dev + "device/class":                                     "0x020000\n",
+		dev + "device/infiniband/softroce3/fw_ver":               "1.0.0\n",
+		dev + "device/infiniband_verbs/uverbs3/ibdev":            "softroce3\n",
+		dev + "device/subsystem/devices/50ce:03:00.0/device":     "0x1021\n",
+		dev + "device/driver/50ce:03:00.0/current_link_width":    "16\n",
+		"sys/class/infiniband_verbs/uverbs3/device/numa_node":    "1\n",
+		"sys/devices/pci50ce:03/50ce:03:00.0/current_link_speed": "32.0 GT/s PCIe\n",
+	} {
+		if got := read(t, dir, path); got != text {
+			t.Errorf("%s reads %q, want %q", path, got, text)
+		}
+	}
+	for path, want := range map[string]string{
+		"sys/class/infiniband/softroce3": "../../devices/pci50ce:03/50ce:03:00.0/infiniband/softroce3", dev + "device": "../../../50ce:03:00.0", dev + "device/net/eth7": "/sys/class/net/eth7"} {
+		if got, err := os.Readlink(filepath.Join(dir.Name(), path)); got != want {
+			t.Errorf("%s leads to %q (%v), want %q", path, got, err, want)
+		}
+	}
+}
+
 func TestRenderHasTheKernelsFiles(t *testing.T) {
 	got := map[string]File{}
 	d := example()

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -185,22 +186,45 @@ typedef char *(*realpath_t)(const char *, char *);
 typedef char *(*realpath_chk_t)(const char *, char *, size_t);
 
 /*
+ * Shortens the path of a link to the directory where its target begins, and returns the target
+ * from there. Emulated links are absolute paths of the kernel, or have ".." only at the beginning.
+ */
+static const char *link_target(char *path, const char *link)
+{
+	if (link[0] == '/') {
+		*path = 0;
+		return link;
+	}
+	strrchr(path, '/')[0] = 0;
+	for (; !strncmp(link, "../", 3) && *path; link += 3)
+		strrchr(path, '/')[0] = 0;
+	if (strcmp(link, "..")) {
+		strcat(path, "/");
+		return link;
+	}
+	if (*path)
+		strrchr(path, '/')[0] = 0;
+	return "";
+}
+
+/*
  * Resolves the first symbolic link in a path and appends the rest of the path. False: there is
  * none.
  */
 static bool follow_link(const char *path, char *to, size_t size)
 {
-	char step[SR_PATH_SIZE];
+	char step[SR_PATH_SIZE], link[SR_PATH_SIZE];
 	for (const char *end = path; *end;) {
 		end += 1 + strcspn(end + 1, "/");
 		memcpy(step, path, (size_t)(end - path));
 		step[end - path] = 0;
-		ssize_t n = readlink(step, to, size - 1);
-		/* The emulated links are absolute paths to directories of the kernel. */
-		if (n <= 0 || to[0] != '/' || (size_t)n + strlen(end) >= size)
+		ssize_t n = readlink(step, link, sizeof link - 1);
+		if (n <= 0)
 			continue;
-		strcpy(to + n, end);
-		return true;
+		link[n] = 0;
+		const char *target = link_target(step, link);
+		if (snprintf(to, size, "%s%s%s", step, target, end) < (int)size)
+			return true;
 	}
 	return false;
 }

@@ -28,11 +28,21 @@ static bool is_below(const char *path, const char *dir)
 	return !strncmp(path, dir, n) && (!path[n] || path[n] == '/');
 }
 
+static bool has_prefix(const char *path, const char *prefix)
+{
+	return !strncmp(path, prefix, strlen(prefix));
+}
+
+/* The PCI domain of emulated devices: pciDomain of internal/sysfs/pci.go. */
+#define PCI_DOMAIN "50ce:"
+
 static bool has_emulated_prefix(const char *path)
 {
-	return path &&
-	       (is_below(path, "/sys/class/infiniband") ||
-		is_below(path, "/sys/class/infiniband_verbs") || is_below(path, "/dev/infiniband"));
+	return path && (is_below(path, "/sys/class/infiniband") ||
+			is_below(path, "/sys/class/infiniband_verbs") ||
+			is_below(path, "/dev/infiniband") ||
+			has_prefix(path, "/sys/devices/pci" PCI_DOMAIN) ||
+			has_prefix(path, "/sys/bus/pci/devices/" PCI_DOMAIN));
 }
 
 /*
@@ -124,9 +134,8 @@ static int get_tree(void)
 }
 
 /*
- * Writes a path without empty components and ".", and resolves ".." below emulated directories,
- * which contain no links to directories that this could misinterpret. False: the path is too
- * long to be emulated.
+ * Writes a path without empty components and ".", and resolves ".." below emulated directories as
+ * if no component before it were a link. False: the path is too long to be emulated.
  */
 static bool normalize(const char *path, char *out)
 {
@@ -147,6 +156,8 @@ static bool normalize(const char *path, char *out)
 		}
 		path += len;
 	}
+	if (n && path[-1] == '/') /* a link at the end is followed */
+		out[n++] = '/';
 	out[n] = 0;
 	return true;
 }
@@ -184,7 +195,7 @@ void sr_path_lookup(struct sr_path *p, int dir, const char *path)
 	p->dir = dir;
 	p->path = path;
 	p->emulated = NULL;
-	if (!path || !strstr(path, "infiniband"))
+	if (!path || (!strstr(path, "infiniband") && !strstr(path, PCI_DOMAIN)))
 		return;
 	if (path[0] != '/') {
 		if (!make_absolute(dir, path, whole))
