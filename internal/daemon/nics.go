@@ -18,12 +18,15 @@ type builder struct {
 	faults  *fault.Program // may be nil
 	tap     *tap
 	log     *slog.Logger
-	limits  nic.Limits
 	closers []io.Closer
 }
 
 // add opens the link of n, creates its device and assigns it to an engine.
 func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
+	identity, limits, err := n.Identity()
+	if err != nil {
+		return fmt.Errorf("NIC %s: %w", n.Name, err)
+	}
 	name := func() string { return string(n.Kind) }
 	link, iface, err := b.link(e, n, &name)
 	if err != nil {
@@ -33,7 +36,10 @@ func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
 	if b.faults != nil {
 		link = wire.NewFaultLink(link, b.faults.For(n.Name))
 	}
-	if _, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: b.limits, PKeys: n.PKeys, GUID: n.GUID, LinkName: name}); err != nil {
+	if n.Shape != (wire.Shape{}) {
+		link = wire.NewShapedLink(link, n.Shape)
+	}
+	if _, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: limits, Identity: identity, PKeys: n.PKeys, GUID: n.GUID, LinkName: name}); err != nil {
 		link.Close()
 		return fmt.Errorf("NIC %s: %w", n.Name, err)
 	}
@@ -83,7 +89,7 @@ func macOf(n nicspec.NIC) (mac [6]byte) {
 	if n.MAC != mac {
 		return n.MAC
 	}
-	n.PKeys, n.GUID = nil, 0 // a change of these must not change the MAC
+	n.PKeys, n.GUID, n.Persona, n.NUMANode, n.Shape = nil, 0, "", nil, wire.Shape{} // a change of these must not change the MAC
 	h := fnv.New64a()
 	fmt.Fprint(h, n.String())
 	copy(mac[:], h.Sum(nil))

@@ -3,11 +3,14 @@
 package nicspec
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
+	"softroce/internal/persona"
 	"softroce/nic"
 	"softroce/wire"
 )
@@ -36,7 +39,8 @@ const (
 //	dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS[@VLAN][,ADDR/BITS[@VLAN]…]
 //
 // Links of kind fabric and dgram also take mtu=BYTES and mac=XX:XX:XX:XX:XX:XX. All links take
-// pkeys=KEY[+KEY…] and guid=XXXX:XXXX:XXXX:XXXX.
+// pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE and delay=TIME.
+// The name of a persona is that of a preset or of a file, without a comma.
 type NIC struct {
 	Name      string
 	Kind      Kind
@@ -49,6 +53,9 @@ type NIC struct {
 	MAC       [6]byte            // fabric, dgram; all zeros means a MAC derived from the name
 	PKeys     []uint16           // the P_Key table; nil means the default P_Key alone
 	GUID      uint64             // node GUID; 0 means one derived from the MAC
+	Persona   string             // the model that the NIC reports to be; "" means softroce's own
+	Shape     wire.Shape         // rate and delay of the port
+	NUMANode  *int               // that of the persona's PCI device; nil means the persona's
 }
 
 // FabricMTU is the default IP MTU of fabric NICs: the jumbo size, which carries a path MTU of 4096.
@@ -74,7 +81,11 @@ func Parse(s string) (NIC, error) {
 	if err := checkName(name); err != nil {
 		return NIC{}, err
 	}
-	if err := n.parseLink(link); err != nil {
+	err := n.parseLink(link)
+	if err == nil {
+		_, _, err = n.Identity()
+	}
+	if err != nil {
 		return NIC{}, fmt.Errorf("NIC %s: %w", name, err)
 	}
 	return n, nil
@@ -140,8 +151,16 @@ func (n *NIC) parseItems(s string) error {
 			n.PKeys, err = ParsePKeys(value)
 		case key == "guid" && option:
 			n.GUID, err = parseGUID(value)
+		case key == "persona" && option:
+			n.Persona = value
+		case key == "numa" && option:
+			n.NUMANode, err = parseNUMANode(value)
+		case key == "rate" && option:
+			n.Shape.Rate, err = parseRate(value)
+		case key == "delay" && option:
+			n.Shape.Delay, err = parseDelay(value)
 		case n.Interface != "":
-			err = fmt.Errorf("%q: the addresses and the MTU are those of the interface; want pkeys=KEY[+KEY…] or guid=XXXX:XXXX:XXXX:XXXX", item)
+			err = fmt.Errorf("%q: the addresses and the MTU are those of the interface; want pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE or delay=TIME", item)
 		case !option:
 			err = n.addAddr(item)
 		case key == "mtu":
@@ -149,7 +168,7 @@ func (n *NIC) parseItems(s string) error {
 		case key == "mac":
 			n.MAC, err = parseMAC(value)
 		default:
-			err = fmt.Errorf("unknown option %q: want mtu=BYTES, mac=XX:XX:XX:XX:XX:XX, pkeys=KEY[+KEY…] or guid=XXXX:XXXX:XXXX:XXXX", item)
+			err = fmt.Errorf("unknown option %q: want mtu=BYTES, mac=XX:XX:XX:XX:XX:XX, pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE or delay=TIME", item)
 		}
 		if err != nil {
 			return err
@@ -240,6 +259,76 @@ func parseGUID(s string) (guid uint64, err error) {
 	return guid, nil
 }
 
+func parseNUMANode(s string) (*int, error) {
+	v, err := strconv.ParseUint(s, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("numa %q: want the number of a NUMA node", s)
+	}
+	node := int(v)
+	return &node, nil
+}
+
+// rateUnits are those of a rate, in bits per second.
+var rateUnits = []struct {
+	suffix string
+	bits   float64
+}{{"K", 1e3}, {"M", 1e6}, {"G", 1e9}}
+
+// minRate is the lowest rate: a packet of 9000 bytes takes 72 ms.
+const minRate, maxRate = 1e6, 1e12
+
+// parseRate parses bits per second: 25G, 2.5G or 100M.
+func parseRate(s string) (int64, error) {
+	for _, u := range rateUnits {
+		digits, ok := strings.CutSuffix(s, u.suffix)
+		v, err := strconv.ParseFloat(digits, 64)
+		if ok && err == nil && v*u.bits >= minRate && v*u.bits <= maxRate {
+			return int64(v * u.bits), nil
+		}
+	}
+	return 0, fmt.Errorf("rate %q: want 1M to 1000G, in bits per second", s)
+}
+
+func parseDelay(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 || d > wire.MaxShapeDelay {
+		return 0, fmt.Errorf("delay %q: want a time up to %v, such as 5us", s, wire.MaxShapeDelay)
+	}
+	return d, nil
+}
+
+// formatRate writes a rate as parseRate reads it.
+func formatRate(bits int64) string {
+	u := rateUnits[0]
+	for _, larger := range rateUnits[1:] {
+		if float64(bits) >= larger.bits {
+			u = larger
+		}
+	}
+	return strconv.FormatFloat(float64(bits)/u.bits, 'f', -1, 64) + u.suffix
+}
+
+// Identity returns the model that n reports to be, and its limits.
+func (n *NIC) Identity() (nic.Identity, nic.Limits, error) {
+	if n.Persona == "" {
+		if n.NUMANode != nil {
+			return nic.Identity{}, nic.Limits{}, errors.New("numa needs a persona with a PCI device")
+		}
+		return nic.Identity{}, nic.Limits{}, nil
+	}
+	p, err := persona.Load(n.Persona)
+	if err != nil {
+		return nic.Identity{}, nic.Limits{}, err
+	}
+	if n.NUMANode != nil {
+		if p.Identity.PCI == nil {
+			return nic.Identity{}, nic.Limits{}, fmt.Errorf("numa needs a PCI device, which persona %s does not have", n.Persona)
+		}
+		p.Identity.PCI.NUMANode = *n.NUMANode
+	}
+	return p.Identity, p.Limits, nil
+}
+
 // ParsePKeys parses a P_Key table: keys in index order, separated by '+'. A 0 leaves its index
 // empty.
 func ParsePKeys(s string) (keys []uint16, err error) {
@@ -291,6 +380,18 @@ func (n NIC) String() string {
 	}
 	if g := n.GUID; g != 0 {
 		item(fmt.Sprintf("guid=%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff))
+	}
+	if n.Persona != "" {
+		item("persona=" + n.Persona)
+	}
+	if n.NUMANode != nil {
+		item(fmt.Sprintf("numa=%d", *n.NUMANode))
+	}
+	if n.Shape.Rate != 0 {
+		item("rate=" + formatRate(n.Shape.Rate))
+	}
+	if n.Shape.Delay != 0 {
+		item(fmt.Sprintf("delay=%v", n.Shape.Delay))
 	}
 	return b.String()
 }

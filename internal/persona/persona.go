@@ -1,0 +1,298 @@
+package persona
+
+import (
+	"bytes"
+	"cmp"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"softroce/internal/ib"
+	"softroce/internal/suggest"
+	"softroce/nic"
+)
+
+// A Persona is a model of NIC.
+type Persona struct {
+	Identity nic.Identity
+	Limits   nic.Limits
+}
+
+//go:embed presets/*.yaml
+var presets embed.FS
+
+// Names returns the names of the presets.
+func Names() (names []string) {
+	files, err := presets.ReadDir("presets")
+	if err != nil {
+		panic(err) // the directory is embedded
+	}
+	for _, f := range files {
+		names = append(names, strings.TrimSuffix(f.Name(), ".yaml"))
+	}
+	return names
+}
+
+// maxFile is the size in bytes of the largest file that Text reads.
+const maxFile = 1 << 20
+
+// Text returns the YAML of a preset or, if name contains a slash or ends in .yaml or .yml, of a
+// file.
+func Text(name string) ([]byte, error) {
+	if isFile(name) {
+		return readFile(name)
+	}
+	text, err := presets.ReadFile("presets/" + name + ".yaml")
+	if err != nil {
+		return nil, fmt.Errorf("persona %q is not a preset%s; a file is named with a slash or ends in .yaml", name, suggest.Word(name, Names()))
+	}
+	return text, nil
+}
+
+func isFile(name string) bool {
+	return strings.Contains(name, "/") || slices.Contains([]string{".yaml", ".yml"}, path.Ext(name))
+}
+
+func readFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("persona: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("persona: %w", err)
+	}
+	if len(text) > maxFile {
+		return nil, fmt.Errorf("persona %s: larger than %d bytes", name, maxFile)
+	}
+	return text, nil
+}
+
+// Load returns the persona of a preset or a file.
+func Load(name string) (*Persona, error) {
+	text, err := Text(name)
+	if err != nil {
+		return nil, err
+	}
+	p, err := Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("persona %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// file is the layout of a persona.
+type file struct {
+	Sources      []string       `yaml:"sources"`
+	Model        string         `yaml:"model"`
+	VendorID     uint32         `yaml:"vendor_id"`
+	VendorPartID uint32         `yaml:"vendor_part_id"`
+	HWVer        uint32         `yaml:"hw_ver"`
+	FWVer        string         `yaml:"fw_ver"`
+	HCAType      string         `yaml:"hca_type"`
+	BoardID      string         `yaml:"board_id"`
+	NodeDesc     string         `yaml:"node_desc"`
+	ActiveSpeed  string         `yaml:"active_speed"`
+	ActiveWidth  int            `yaml:"active_width"`
+	Limits       map[string]int `yaml:"limits"`
+	Hide         []string       `yaml:"hide"`
+	PCI          *pci           `yaml:"pci"`
+}
+
+type pci struct {
+	Vendor          uint16 `yaml:"vendor"`
+	Device          uint16 `yaml:"device"`
+	SubsystemVendor uint16 `yaml:"subsystem_vendor"`
+	SubsystemDevice uint16 `yaml:"subsystem_device"`
+	Class           uint32 `yaml:"class"`
+	Driver          string `yaml:"driver"`
+	NUMANode        *int   `yaml:"numa_node"`
+	LocalCPUs       string `yaml:"local_cpulist"`
+	LinkSpeed       string `yaml:"link_speed"`
+	LinkWidth       int    `yaml:"link_width"`
+}
+
+// Parse parses a persona. An error says what is wrong with it, and on which line if the YAML is.
+func Parse(text []byte) (*Persona, error) {
+	var f file
+	if err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&f); err != nil && !errors.Is(err, io.EOF) {
+		return nil, describe(err)
+	}
+	p := &Persona{Identity: nic.Identity{
+		VendorID: f.VendorID, VendorPartID: f.VendorPartID, HWVer: f.HWVer, FWVer: f.FWVer,
+		HCAType: f.HCAType, BoardID: f.BoardID, NodeDesc: f.NodeDesc,
+	}}
+	for _, err := range []error{
+		f.checkTexts(), f.setSpeed(&p.Identity), f.setHidden(&p.Identity), f.setLimits(&p.Limits), f.setPCI(&p.Identity),
+	} {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// describe reduces the decoder's error to one line.
+func describe(err error) error {
+	var y yaml.Error
+	if !errors.As(err, &y) || y.GetToken() == nil || y.GetToken().Position == nil {
+		return err
+	}
+	return fmt.Errorf("line %d: %s", y.GetToken().Position.Line, strings.ReplaceAll(y.GetMessage(), "\n", " "))
+}
+
+// Sizes of the fields of struct ibv_device_attr and of sysfs, without the NUL.
+const (
+	maxFWVer    = 63
+	maxNodeDesc = 63
+)
+
+// checkTexts checks what is printed as it is.
+func (f *file) checkTexts() error {
+	for _, t := range []struct {
+		key, text string
+		max       int
+	}{
+		{"fw_ver", f.FWVer, maxFWVer}, {"hca_type", f.HCAType, maxNodeDesc}, {"board_id", f.BoardID, maxNodeDesc}, {"node_desc", f.NodeDesc, maxNodeDesc},
+	} {
+		if len(t.text) > t.max || strings.ContainsFunc(t.text, func(r rune) bool { return r < ' ' || r > '~' }) {
+			return fmt.Errorf("%s %q: want at most %d printable ASCII characters", t.key, t.text, t.max)
+		}
+	}
+	return nil
+}
+
+func (f *file) setSpeed(i *nic.Identity) error {
+	if f.ActiveSpeed != "" {
+		s, ok := ib.ParseSpeed(f.ActiveSpeed)
+		if !ok {
+			return fmt.Errorf("active_speed %q: want SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR or XDR, the speed of a lane", f.ActiveSpeed)
+		}
+		i.ActiveSpeed = s
+	}
+	if f.ActiveWidth != 0 {
+		w, ok := ib.WidthOf(f.ActiveWidth)
+		if !ok {
+			return fmt.Errorf("active_width %d: want 1, 2, 4, 8 or 12 lanes", f.ActiveWidth)
+		}
+		i.ActiveWidth = w
+	}
+	return nil
+}
+
+// features are the names under hide of features.
+var features = map[string]nic.Capability{
+	"atomics": nic.CapAtomics, "atomic_write": nic.CapAtomicWrite, "device_memory": nic.CapDeviceMemory, "flush": nic.CapFlush,
+	"memory_windows": nic.CapMemoryWindows, "on_demand_paging": nic.CapOnDemandPaging, "xrc": nic.CapXRC,
+}
+
+// engineLimits returns the limits of the engine by the names of struct ibv_device_attr.
+func engineLimits() map[string]int {
+	text, err := json.Marshal(nic.DefaultLimits)
+	if err != nil {
+		panic(err) // a struct of numbers
+	}
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(text, &all); err != nil {
+		panic(err)
+	}
+	limits := map[string]int{}
+	for key, v := range all {
+		var n int
+		if json.Unmarshal(v, &n) == nil {
+			limits[key] = n
+		}
+	}
+	return limits
+}
+
+func (f *file) setHidden(i *nic.Identity) error {
+	known := slices.AppendSeq(slices.Collect(maps.Keys(features)), maps.Keys(engineLimits()))
+	for _, name := range f.Hide {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("hide: %q is neither a feature nor a limit%s", name, suggest.Word(name, known))
+		}
+		i.Hidden |= features[name]
+	}
+	return nil
+}
+
+// setLimits sets the limits that a persona has. Those that are hidden are at most the engine's.
+func (f *file) setLimits(l *nic.Limits) error {
+	engine, limits := engineLimits(), map[string]int{}
+	for _, key := range slices.Sorted(maps.Keys(f.Limits)) {
+		v := f.Limits[key]
+		most, ok := engine[key]
+		switch {
+		case !ok:
+			return fmt.Errorf("limits: %q is not a limit%s", key, suggest.Word(key, slices.Collect(maps.Keys(engine))))
+		case v < 1:
+			return fmt.Errorf("limits: %s is %d: want at least 1", key, v)
+		case v > most && !slices.Contains(f.Hide, key):
+			return fmt.Errorf("limits: %s is %d, and softroce has at most %d: list %s under hide to report that", key, v, most, key)
+		}
+		limits[key] = min(v, most)
+	}
+	text, err := json.Marshal(limits)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, l)
+}
+
+var (
+	driverName = regexp.MustCompile(`^[a-z0-9_-]+$`)
+	cpuList    = regexp.MustCompile(`^\d+(-\d+)?(,\d+(-\d+)?)*$`)
+	linkSpeed  = regexp.MustCompile(`^\d+\.\d GT/s PCIe$`)
+)
+
+// Values of pci that a persona leaves out.
+const (
+	ethernetClass    = 0x020000
+	defaultLinkSpeed = "16.0 GT/s PCIe"
+	defaultLinkWidth = 16
+)
+
+func (f *file) setPCI(i *nic.Identity) error {
+	p := f.PCI
+	if p == nil {
+		return nil
+	}
+	switch {
+	case p.Vendor == 0 || p.Device == 0:
+		return errors.New("pci: needs vendor and device")
+	case !driverName.MatchString(p.Driver):
+		return fmt.Errorf("pci: driver %q: want the name of a kernel module, such as mlx5_core", p.Driver)
+	case p.Class > 0xffffff:
+		return fmt.Errorf("pci: class %#x: want at most 0xffffff", p.Class)
+	case p.LocalCPUs != "" && !cpuList.MatchString(p.LocalCPUs):
+		return fmt.Errorf("pci: local_cpulist %q: want ranges of processors, such as 0-15,32-47", p.LocalCPUs)
+	case p.LinkSpeed != "" && !linkSpeed.MatchString(p.LinkSpeed):
+		return fmt.Errorf("pci: link_speed %q: want a speed as Linux prints it, such as %s", p.LinkSpeed, defaultLinkSpeed)
+	case p.LinkWidth < 0 || p.LinkWidth > 32:
+		return fmt.Errorf("pci: link_width %d: want 1 to 32 lanes", p.LinkWidth)
+	case p.NUMANode != nil && *p.NUMANode < -1:
+		return fmt.Errorf("pci: numa_node %d: want a node, or -1 for none", *p.NUMANode)
+	}
+	d := &nic.PCI{
+		Vendor: p.Vendor, Device: p.Device, SubsystemVendor: p.SubsystemVendor, SubsystemDevice: p.SubsystemDevice,
+		Class: cmp.Or(p.Class, ethernetClass), Driver: p.Driver, NUMANode: -1, LocalCPUs: p.LocalCPUs,
+		LinkSpeed: cmp.Or(p.LinkSpeed, defaultLinkSpeed), LinkWidth: cmp.Or(p.LinkWidth, defaultLinkWidth),
+	}
+	if p.NUMANode != nil {
+		d.NUMANode = *p.NUMANode
+	}
+	i.PCI = d
+	return nil
+}

@@ -1,0 +1,113 @@
+package persona
+
+import (
+	"strings"
+	"testing"
+
+	"softroce/nic"
+)
+
+func TestPresets(t *testing.T) {
+	names := Names()
+	if len(names) == 0 {
+		t.Fatal("there are no presets")
+	}
+	for _, name := range names {
+		p, err := Load(name)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		text, err := Text(name)
+		if err != nil || !strings.Contains(string(text), "\nsources:\n  - https://") {
+			t.Errorf("%s names no source (%v)", name, err)
+		}
+		if p.Identity.VendorID == 0 {
+			t.Errorf("%s has no vendor", name)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	p, err := Parse([]byte(`
+vendor_id: 0x02c9
+vendor_part_id: 4129
+fw_ver: 28.39.1002
+active_speed: NDR
+active_width: 2
+limits: {max_qp: 1000, max_cq: 16777216}
+hide: [max_cq, xrc, atomics]
+pci: {vendor: 0x15b3, device: 0x1021, driver: mlx5_core, numa_node: 1, local_cpulist: "0-3,8"}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := p.Identity
+	if i.VendorID != 0x2c9 || i.VendorPartID != 4129 || i.FWVer != "28.39.1002" || i.ActiveSpeed.String() != "NDR" || i.ActiveWidth.Lanes() != 2 {
+		t.Errorf("identity %+v", i)
+	}
+	if i.Hidden != nic.CapXRC|nic.CapAtomics {
+		t.Errorf("hidden features %b", i.Hidden)
+	}
+	if want := (nic.Limits{MaxQP: 1000, MaxCQ: nic.DefaultLimits.MaxCQ}); p.Limits != want {
+		t.Errorf("limits %+v, want %+v", p.Limits, want)
+	}
+	want := nic.PCI{Vendor: 0x15b3, Device: 0x1021, Class: 0x20000, Driver: "mlx5_core", NUMANode: 1, LocalCPUs: "0-3,8", LinkSpeed: "16.0 GT/s PCIe", LinkWidth: 16}
+	if *i.PCI != want {
+		t.Errorf("PCI %+v, want %+v", *i.PCI, want)
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"vendor: 3", `line 1: unknown field "vendor"`},
+		{"vendor_id: x", "line 1"},
+		{"vendor_id: [", "line 1"},
+		{"fw_ver: " + strings.Repeat("1", 64), "fw_ver"},
+		{"node_desc: \"a\\nb\"", "node_desc"},
+		{"active_speed: FAST", "want SDR"},
+		{"active_width: 3", "want 1, 2, 4, 8 or 12"},
+		{"limits: {max_qps: 3}", `"max_qps" is not a limit; did you mean "max_qp"?`},
+		{"limits: {max_qp: 0}", "want at least 1"},
+		{"limits: {max_sge: 1000}", "max_sge is 1000, and softroce has at most 32: list max_sge under hide"},
+		{"hide: [xrcd]", `"xrcd" is neither a feature nor a limit; did you mean "xrc"?`},
+		{"pci: {vendor: 1}", "needs vendor and device"},
+		{"pci: {vendor: 1, device: 2}", "driver"},
+		{"pci: {vendor: 1, device: 2, driver: ../x}", "driver"},
+		{"pci: {vendor: 1, device: 2, driver: x, local_cpulist: a}", "local_cpulist"},
+		{"pci: {vendor: 1, device: 2, driver: x, link_speed: fast}", "link_speed"},
+		{"pci: {vendor: 1, device: 2, driver: x, link_width: 64}", "link_width"},
+		{"pci: {vendor: 1, device: 2, driver: x, numa_node: -2}", "numa_node"},
+		{"pci: {vendor: 70000, device: 2}", "line 1"},
+	} {
+		if _, err := Parse([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: error %v, want one with %q on one line", c.text, err, c.want)
+		}
+	}
+}
+
+func TestUnknownPersona(t *testing.T) {
+	for name, want := range map[string]string{
+		"conectx-7": `did you mean "connectx-7"?`, "no/such.yaml": "no such file", "nosuch.yaml": "no such file", "/dev/zero": "larger than",
+	} {
+		if _, err := Load(name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one with %q", name, err, want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, name := range Names() {
+		text, err := Text(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		p, err := Parse(text)
+		if (p == nil) == (err == nil) {
+			t.Errorf("persona %v, error %v", p, err)
+		}
+	})
+}
