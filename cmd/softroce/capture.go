@@ -12,12 +12,12 @@ type captureCmd struct {
 	daemonFlags
 	Output string   `short:"o" required:"" placeholder:"FILE" complete:"<files>" help:"The pcapng file to write; - is standard output."`
 	Device *string  `placeholder:"NIC" complete:"<nics>" help:"Record only the packets of this NIC (default: all)."`
-	Filter []string `sep:"none" placeholder:"CONDITIONS" help:"Record only the packets that meet the conditions of a fault rule, such as 'qp 0x11 kind nak'. May be repeated: packets that meet one of them."`
+	Filter []string `sep:"none" placeholder:"CONDITIONS" help:"Record only the packets that meet the conditions of a fault rule, such as 'qp 0x11 kind nak'. May be repeated, for packets that meet any of several filters."`
 
 	SnapLen  *string `name:"snaplen" placeholder:"BYTES" help:"Record only the first bytes of each frame."`
 	Count    *string `placeholder:"N" help:"End after this number of packets."`
-	FileSize *string `placeholder:"SIZE" help:"Begin a new file when one has this size, such as 100MiB: FILE_00001, FILE_00002 …"`
-	FileTime *string `placeholder:"DURATION" help:"Begin a new file when one has the packets of this time, such as 10m."`
+	FileSize *string `placeholder:"SIZE" help:"Begin a new file when the current one has this size, such as 100MiB: FILE_00001, FILE_00002 …"`
+	FileTime *string `placeholder:"DURATION" help:"Begin a new file when the current one covers this time, such as 10m."`
 	Files    *string `placeholder:"N" help:"Keep only the newest files."`
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"softroce/internal/persona"
 )
 
 // completionCmd prints the script that a shell loads. The script calls completeCmd.
@@ -209,6 +211,11 @@ func (l *commandLine) values(v *kong.Value, word string) (list []candidate) {
 		return []candidate{{value: completeCommands}}
 	case "<commands>":
 		return commandNames(l.app)
+	case "<personas>":
+		for _, name := range persona.Names() {
+			list = append(list, candidate{value: name})
+		}
+		return append(list, candidate{value: completeFiles})
 	case "<nics>":
 		return l.names.nics(l.socket)
 	case "<nics,>":

@@ -13,7 +13,7 @@ type decodeCmd struct {
 	File   string   `arg:"" complete:"<files>" help:"A pcap or pcapng file; - is standard input."`
 	JSON   bool     `name:"json" help:"Print a JSON object on each line."`
 	Short  bool     `help:"Print short lines: what distinguishes packets, and what is unusual."`
-	Filter []string `sep:"none" placeholder:"CONDITIONS" help:"Print only the packets that meet the conditions of a fault rule, such as 'qp 0x11 kind nak'. May be repeated: packets that meet one of them."`
+	Filter []string `sep:"none" placeholder:"CONDITIONS" help:"Print only the packets that meet the conditions of a fault rule, such as 'qp 0x11 kind nak'. May be repeated, for packets that meet any of several filters."`
 	All    bool     `short:"a" help:"Also print frames of other protocols."`
 }
 

@@ -39,6 +39,7 @@ type cli struct {
 	Pingpong   pingpongCmd   `cmd:"" help:"Run as either end of ibv_rc_pingpong."`
 	Show       showCmd       `cmd:"" help:"Show the NICs and objects of a running daemon."`
 	PKeys      pkeysCmd      `cmd:"" name:"pkeys" help:"Set the P_Key table of a NIC."`
+	Persona    personaCmd    `cmd:"" help:"List the models that a NIC can report to be, or show one."`
 	Capture    captureCmd    `cmd:"" help:"Record the packets of a running daemon."`
 	Decode     decodeCmd     `cmd:"" help:"Print the RoCEv2 packets of a capture file."`
 	Replay     replayCmd     `cmd:"" help:"Replay a capture file and compare the NICs in it with softroce."`
