@@ -78,7 +78,7 @@ func attackWithMessages() {
 					if err := sendRandom(r, sock, files); err != nil {
 						break
 					}
-					deeds.Add(1)
+					achieved.Add(1)
 				}
 				sock.Close()
 			}
@@ -216,7 +216,7 @@ func overwriteRings(r *rand.Rand) {
 			v >>= 24
 		}
 		binary.NativeEndian.PutUint32(m[at:], v)
-		deeds.Add(1)
+		achieved.Add(1)
 		if r.IntN(16) == 0 {
 			unix.Write(doorbell, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 		}

@@ -34,8 +34,8 @@ func attackWithSlowFaults() { sendBetween(slowFaults(), nil) }
 
 // sendBetween posts an RDMA WRITE from one memory to another. Nil means a buffer.
 func sendBetween(from, to []byte) {
-	x, y := connectedEnds(slowSize)
-	register := func(e *attackEnd, mem []byte) *verbs.MR {
+	x, y := connectedAttackEndpoints(slowSize)
+	register := func(e *attackEndpoint, mem []byte) *verbs.MR {
 		if mem == nil {
 			return e.mr
 		}
@@ -52,9 +52,9 @@ func sendBetween(from, to []byte) {
 // attackWithSlowRegistration registers memory whose pages never arrive.
 func attackWithSlowRegistration() {
 	mem := slowFile()
-	var ends []*attackEnd
+	var ends []*attackEndpoint
 	for range 8 {
-		ends = append(ends, openEnd("softroce0", 4096))
+		ends = append(ends, openAttackEndpoint("softroce0", 4096))
 	}
 	fmt.Print(inProgress) // later, this process may be blocked, too
 	for _, e := range ends {

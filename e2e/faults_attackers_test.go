@@ -25,6 +25,8 @@ var attacks = map[string]func(){
 	"snapshots":           attackWithSnapshots,
 	"one file":            attackWithOneFile,
 	"holes":               attackWithHoles,
+	"holes in a buffer":   attackWithHolesInBuffer,
+	"holes in rings":      attackWithHolesInRings,
 	"bandwidth":           attackWithBandwidth,
 	"slow memory":         attackWithSlowMemory,
 	"slow target":         attackWithSlowTarget,
@@ -37,14 +39,14 @@ var attacks = map[string]func(){
 
 const inProgress = "the attack is in progress\n"
 
-// deeds counts what the attack of this process has achieved: objects that it created, messages that
+// achieved counts what the attack of this process has done: objects that it created, messages that
 // it sent, rings that it overwrote.
-var deeds atomic.Uint64
+var achieved atomic.Uint64
 
 // holdAttack reports that the attack is in progress once it has achieved something, and keeps what
 // it has. An attack that the daemon turns away shows nothing.
 func holdAttack() {
-	for deeds.Load() == 0 {
+	for achieved.Load() == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	fmt.Print(inProgress)
@@ -117,7 +119,7 @@ func createMany(connections int, create func(*attackConn) error) {
 					fmt.Printf("connection %d: %d objects, then %v\n", i, n, err)
 					return
 				}
-				deeds.Add(1)
+				achieved.Add(1)
 			}
 		})
 	}
@@ -155,7 +157,7 @@ func attackWithConnections() {
 			break
 		}
 		all = append(all, c)
-		deeds.Add(1)
+		achieved.Add(1)
 	}
 	holdAttack()
 }
@@ -169,7 +171,7 @@ func attackWithSilence() {
 			if control.Write(sock, abi.Message(nil, abi.Header{Version: abi.Version, Op: abi.OpListDevices})) != nil {
 				break
 			}
-			deeds.Add(1)
+			achieved.Add(1)
 		}
 	}
 	holdAttack()
@@ -197,7 +199,7 @@ func attackWithSnapshots() {
 					return
 				}
 				if err == nil {
-					deeds.Add(1)
+					achieved.Add(1)
 				}
 			}
 		}()
@@ -212,6 +214,6 @@ func attackWithPathDescriptor() {
 	_, err := c.Call(context.Background(), control.Request{Name: "open XRCD", Op: abi.OpOpenXRCD, Body: []any{abi.OpenXRCDRequest{}},
 		FDs: []int{fd}, Reply: &abi.HandleReply{}})
 	fmt.Printf("XRC domain: %v\n", err)
-	deeds.Add(1)
+	achieved.Add(1)
 	holdAttack()
 }

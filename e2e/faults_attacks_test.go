@@ -41,7 +41,7 @@ type attacker struct {
 // has ended because the daemon refused it.
 func startAttack(t *testing.T, socket, name string, uid int, asRoot bool) *attacker {
 	t.Helper()
-	// Other users have no access to the folder of this binary, but to the file behind this link.
+	// Other users have no access to the directory of this binary, but to the file behind this link.
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), attackEnv+"="+name, fmt.Sprintf("%s=%d", attackUserEnv, uid), "SOFTROCE_SOCKET="+socket)
 	cmd.Dir = "/"
@@ -59,7 +59,7 @@ func startAttack(t *testing.T, socket, name string, uid int, asRoot bool) *attac
 	return a
 }
 
-// kill ends the attack as rudely as possible.
+// kill ends the attack with SIGKILL.
 func (a *attacker) kill() {
 	a.cmd.Process.Kill()
 	a.job.Wait()
@@ -75,6 +75,8 @@ var attackTests = []struct {
 	{"messages", 2, false},
 	{"ring contents", 2, false},
 	{"holes", 1, false},
+	{"holes in a buffer", 1, false},
+	{"holes in rings", 1, false},
 	{"bandwidth", 1, false},
 	{"snapshots", 2, false},
 	{"connections", 1, false},

@@ -3,9 +3,10 @@
 
     report.py TESTS DEVICE GID MODULE...
 
-TESTS is the folder of the package "tests" (a copy of Debian's /usr/share/doc/rdma-core/tests with
-the files uncompressed). Each MODULE is a file in it, without the prefix "test_" and the suffix. A
-line has the name, a tab, "ok", "skip", "FAIL" or "ERROR", a tab, and the last line of the reason.
+TESTS is the directory of the package "tests" (a copy of Debian's /usr/share/doc/rdma-core/tests
+with the files uncompressed). Each MODULE is a file in it, without the prefix "test_" and the
+suffix. A line has the name, a tab, "ok", "skip", "FAIL" or "ERROR", a tab, and the last line of the
+reason.
 """
 import importlib
 import os
