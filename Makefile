@@ -93,7 +93,7 @@ race: ## the tests of the core packages under the race detector
 coverage: ## statement coverage of packet, mrtable and transport: at least 90 %
 	scripts/coverage
 
-mutate: ## break the rules of transport one at a time; takes minutes
+mutate: ## break the rules of transport and nic one at a time; takes minutes
 	go run ./scripts/mutate
 
 fuzz: ## every fuzz target, for FUZZTIME each

@@ -275,7 +275,7 @@ func TestLoadReturnsPacketsBeforeError(t *testing.T) {
 	}
 }
 
-func TestLinkTypes(t *testing.T) {
+func TestFramesOfEachLinkTypeAreParsed(t *testing.T) {
 	ether := frame(packet.SendOnly, 1, 2, "abc")
 	ip := ether[packet.EthernetLen:]
 	sll := append(make([]byte, 14), 8, 0)

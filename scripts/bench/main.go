@@ -41,7 +41,7 @@ func main() {
 	flag.StringVar(&o.out, "o", "", "write the rows to this file as JSON; rows that it has and that were not measured stay")
 	flag.StringVar(&o.recorded, "check", "", "compare the ratios with those in this file")
 	flag.StringVar(&o.softroce, "softroce", "bin/softroce", "the softroce binary")
-	flag.StringVar(&o.profiles, "profile", "", "record a profile of each daemon in this folder (profile.go)")
+	flag.StringVar(&o.profiles, "profile", "", "record a profile of each daemon in this directory (profile.go)")
 	flag.Parse()
 	selected, err := o.selectRows()
 	if err == nil {
@@ -107,7 +107,7 @@ func run(o *options, selected []row) error {
 // A bench carries out measurements.
 type bench struct {
 	softroce string
-	profiles string // folder
+	profiles string // directory
 	running  *measurement
 	runTime  time.Duration
 	rounds   int

@@ -58,6 +58,7 @@ func roundRobin(qps, depth int) *measurement {
 
 // A mesh is queue pairs on two daemons, each connected with one of the other.
 type mesh struct {
+	*testbed
 	nics [2]*verbs.Context
 	pds  [2]*verbs.PD
 	cqs  [2]*verbs.CQ
@@ -65,40 +66,50 @@ type mesh struct {
 
 const meshDepth = 128 // of its queues
 
-func newMesh(ctx context.Context, t *testbed) (m *mesh, err error) {
-	m = &mesh{}
+// openMesh starts two daemons, without queue pairs yet.
+func (b *bench) openMesh(ctx context.Context, options ...string) (*mesh, error) {
+	t, err := b.open(ctx, twoDaemons, options...)
+	if err != nil {
+		return nil, err
+	}
+	m := &mesh{testbed: t}
 	for i, e := range t.ends {
-		if m.nics[i], err = verbs.Open(ctx, e.device, verbs.WithSocket(e.socket)); err != nil {
-			return m, err
+		m.nics[i], err = verbs.Open(ctx, e.device, verbs.WithSocket(e.socket))
+		if err == nil {
+			m.pds[i], err = m.nics[i].AllocPD(ctx)
 		}
-		if m.pds[i], err = m.nics[i].AllocPD(ctx); err != nil {
-			return m, err
+		if err == nil {
+			m.cqs[i], err = m.nics[i].CreateCQ(ctx, 2*meshDepth, nil)
 		}
-		if m.cqs[i], err = m.nics[i].CreateCQ(ctx, 2*meshDepth, nil); err != nil {
-			return m, err
+		if err != nil {
+			m.close()
+			return nil, err
 		}
 	}
 	return m, nil
 }
 
-// connect adds a pair of queue pairs.
-func (m *mesh) connect(ctx context.Context) (err error) {
-	var qps [2]*verbs.QP
-	var infos [2]verbs.Info
-	for i := range qps {
-		qps[i], err = m.pds[i].CreateQP(ctx, verbs.QPInitAttr{
-			QPType: verbs.RC, SendCQ: m.cqs[i], RecvCQ: m.cqs[i],
-			Cap: verbs.QPCap{MaxSendWR: meshDepth, MaxRecvWR: meshDepth, MaxSendSGE: 1, MaxRecvSGE: 1},
-		})
-		if err != nil {
-			return err
+// connect adds n pairs of queue pairs.
+func (m *mesh) connect(ctx context.Context, n int) (err error) {
+	options := verbs.DefaultConnectOptions()
+	for range n {
+		var qps [2]*verbs.QP
+		var infos [2]verbs.Info
+		for i := range qps {
+			attr := verbs.QPInitAttr{QPType: verbs.RC, SendCQ: m.cqs[i], RecvCQ: m.cqs[i],
+				Cap: verbs.QPCap{MaxSendWR: meshDepth, MaxRecvWR: meshDepth, MaxSendSGE: 1, MaxRecvSGE: 1}}
+			if qps[i], err = m.pds[i].CreateQP(ctx, attr); err != nil {
+				return err
+			}
+			if infos[i], err = qps[i].Info(ctx, verbs.AnyGID); err != nil {
+				return err
+			}
 		}
-		if infos[i], err = qps[i].Info(ctx, verbs.AnyGID); err != nil {
+		if err = errors.Join(qps[0].Connect(ctx, infos[1], options), qps[1].Connect(ctx, infos[0], options)); err != nil {
 			return err
 		}
 	}
-	return errors.Join(qps[0].Connect(ctx, infos[1], verbs.DefaultConnectOptions()),
-		qps[1].Connect(ctx, infos[0], verbs.DefaultConnectOptions()))
+	return nil
 }
 
 func (m *mesh) close() {
@@ -107,6 +118,7 @@ func (m *mesh) close() {
 			n.Close()
 		}
 	}
+	m.testbed.close()
 }
 
 // idleQPs is the number of queue pairs of a daemon whose cost is measured while they are idle.
@@ -119,25 +131,18 @@ var heapOfIdleQP = &measurement{
 	run: func(ctx context.Context, b *bench, _ int) (sample, error) {
 		const port = 9400
 		os.Setenv("GOGC", "1") // of the daemons
-		t, err := b.open(ctx, twoDaemons, "--metrics", fmt.Sprint("127.0.0.1:", port))
+		m, err := b.openMesh(ctx, "--metrics", fmt.Sprint("127.0.0.1:", port))
 		os.Unsetenv("GOGC")
 		if err != nil {
 			return sample{}, err
 		}
-		defer t.close()
-		m, err := newMesh(ctx, t)
 		defer m.close()
-		if err != nil {
-			return sample{}, err
-		}
 		before, err := heap(ctx, port)
 		if err != nil {
 			return sample{}, err
 		}
-		for range idleQPs {
-			if err := m.connect(ctx); err != nil {
-				return sample{}, err
-			}
+		if err := m.connect(ctx, idleQPs); err != nil {
+			return sample{}, err
 		}
 		after, err := heap(ctx, port)
 		return sample{value: (after - before) / idleQPs / 1024}, err
@@ -188,29 +193,22 @@ func heap(ctx context.Context, port uint16) (least float64, err error) {
 var cpuOfIdleQPs = &measurement{
 	name: fmt.Sprintf("CPU of a daemon with %d connected idle QPs", idleQPs), unit: "%",
 	run: func(ctx context.Context, b *bench, _ int) (sample, error) {
-		t, err := b.open(ctx, twoDaemons)
+		m, err := b.openMesh(ctx)
 		if err != nil {
 			return sample{}, err
 		}
-		defer t.close()
-		m, err := newMesh(ctx, t)
 		defer m.close()
-		if err != nil {
+		if err := m.connect(ctx, idleQPs); err != nil {
 			return sample{}, err
 		}
-		for range idleQPs {
-			if err := m.connect(ctx); err != nil {
-				return sample{}, err
-			}
-		}
-		before, err := t.cpu()
+		before, err := m.cpu()
 		if err != nil {
 			return sample{}, err
 		}
 		start := time.Now()
 		time.Sleep(2 * b.runTime)
 		passed := time.Since(start)
-		after, err := t.cpu()
-		return sample{value: 100 * (after - before).Seconds() / passed.Seconds() / float64(len(t.daemons))}, err
+		after, err := m.cpu()
+		return sample{value: 100 * (after - before).Seconds() / passed.Seconds() / float64(len(m.daemons))}, err
 	},
 }
