@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -138,12 +139,27 @@ func BridgeLab(t *testing.T) *rxelab.Lab { return needLab(t, bridgeLab) }
 // DgramGuest.
 func DgramLab(t *testing.T) *rxelab.Lab { return needLab(t, dgramLab) }
 
+// needLab returns a lab whose guests run. A test in which a guest ends fails, and the next one has a
+// new guest.
 func needLab(t *testing.T, boot func() (*rxelab.Lab, error)) *rxelab.Lab {
 	t.Helper()
 	l, err := boot()
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx := context.WithoutCancel(t.Context())
+	t.Cleanup(func() {
+		words, err := l.LastWords(ctx)
+		if err == nil && words == "" {
+			return
+		}
+		t.Errorf("a guest has ended: %s", words)
+		ctx, cancel := context.WithTimeout(ctx, labLimit)
+		defer cancel()
+		if err := errors.Join(err, l.Reboot(ctx)); err != nil {
+			t.Error(err)
+		}
+	})
 	return l
 }
 

@@ -127,6 +127,23 @@ func (l *Lab) Down() error {
 	return err
 }
 
+// LastWords returns what QEMU and the consoles of guests that have ended printed last, or "" if all
+// guests run.
+func (l *Lab) LastWords(ctx context.Context) (string, error) {
+	for _, g := range l.Guests {
+		c, err := Dial(ctx, l.name, g.ctl)
+		if err == nil {
+			c.Close()
+			continue
+		}
+		status, err := l.run(ctx, "", "status")
+		if err != nil || strings.Contains(status, "not running") {
+			return status, err
+		}
+	}
+	return "", nil
+}
+
 // SaveConsoles copies the file of each guest's console into a directory.
 func (l *Lab) SaveConsoles(dir string) error {
 	state := os.Getenv("RXELAB_STATE")
