@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // StartCapture runs softroce capture on the daemon at socket until the returned function is called.
@@ -31,7 +33,7 @@ func StartCapture(t *testing.T, socket, file string) (stop func()) {
 	}
 	return func() {
 		t.Helper()
-		cmd.Process.Signal(os.Interrupt)
+		cmd.Process.Signal(unix.SIGTERM) // a shell may have had SIGINT ignored
 		if err := cmd.Wait(); err != nil || !strings.Contains(diag.String(), " 0 lost") {
 			t.Errorf("capture: %v, %s", err, &diag)
 		}
