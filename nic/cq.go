@@ -45,9 +45,11 @@ type CQ struct {
 
 // CQSlots returns the slots of a completion queue with at least n entries; EINVAL if n is not
 // between 1 and the limit.
-func (d *Device) CQSlots(n int) (int, error) {
-	if n < 1 || n > d.limits.MaxCQE {
-		return 0, errorf(syscall.EINVAL, "CQ of %d entries: must be 1 to %d", n, d.limits.MaxCQE)
+func (d *Device) CQSlots(n int) (int, error) { return d.limits.cqSlots(n) }
+
+func (l *Limits) cqSlots(n int) (int, error) {
+	if n < 1 || n > l.MaxCQE {
+		return 0, errorf(syscall.EINVAL, "CQ of %d entries: must be 1 to %d", n, l.MaxCQE)
 	}
 	return roundSlots(n), nil
 }
@@ -65,7 +67,7 @@ func (c *Context) CreateCQ(o CQConfig) (*CQ, error) {
 	if err := c.checkLimit(kindCQ); err != nil {
 		return nil, err
 	}
-	if _, err := d.CQSlots(o.Entries); err != nil {
+	if _, err := d.granted.cqSlots(o.Entries); err != nil {
 		return nil, err
 	}
 	r, err := newRing("completion", o.Ring, o.Entries, abi.CQESize)
@@ -94,7 +96,7 @@ func (c *Context) ResizeCQ(q *CQ, entries int, mem []byte) error {
 	if q == nil || q.ctx != c {
 		return errorf(syscall.ENOENT, "the CQ is not of this context")
 	}
-	if _, err := c.device.CQSlots(entries); err != nil {
+	if _, err := c.device.granted.cqSlots(entries); err != nil {
 		return err
 	}
 	r, err := newRing("completion", mem, entries, abi.CQESize)

@@ -34,7 +34,8 @@ type Device struct {
 	link     wire.Link
 	linkName func() string // may be nil
 	iface    wire.Interface
-	limits   Limits
+	limits   Limits // of what clients ask for
+	granted  Limits // of what they are granted
 	identity Identity
 	guid     uint64
 	table    *mrtable.Table
@@ -101,6 +102,7 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 		ll := linkLocal(c.Iface.MAC())
 		d.guid = binary.BigEndian.Uint64(ll[8:])
 	}
+	d.granted = d.limits.granted()
 	d.xrc = xrc{shared: map[XRCDKey]*domain{}, srqs: map[uint32]*SRQ{}}
 	d.gids.max = d.limits.GIDTableSize
 	d.gids.update(c.Iface)

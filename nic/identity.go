@@ -55,7 +55,10 @@ const (
 // withDefaults returns i with softroce's own values where it has none.
 func (i Identity) withDefaults() Identity {
 	if i.VendorID == 0 {
-		i.VendorID, i.VendorPartID = vendorID, vendorPartID
+		i.VendorID = vendorID
+	}
+	if i.VendorPartID == 0 {
+		i.VendorPartID = vendorPartID
 	}
 	if i.FWVer == "" {
 		i.FWVer = fwVersion

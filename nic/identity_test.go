@@ -75,6 +75,39 @@ func TestHiddenFeatures(t *testing.T) {
 	for what, access := range map[string]ib.Access{"on-demand paging": ib.AccessOnDemand, "FLUSH": ib.AccessFlushGlobal} {
 		_, err = c.RegMR(without.pd, mrtable.HeapMemory(nic.NewPage(4096)), 0, 4096, ib.AccessLocalWrite|access)
 		wantErrno(t, what, err, syscall.EOPNOTSUPP)
+		err = c.ReregMR(without.mr, without.pd, mrtable.HeapMemory(nic.NewPage(4096)), 0, 4096, ib.AccessLocalWrite|access)
+		wantErrno(t, what+" by registering again", err, syscall.EOPNOTSUPP)
+	}
+}
+
+// A client may ask for as much as the device reports, though rings have a power of two of slots.
+func TestLimitsThatAreNoPowerOfTwo(t *testing.T) {
+	w := newTestFabric(t)
+	c := w.open(w.nicOf(1, nic.DeviceConfig{Limits: nic.Limits{MaxQPWR: 100, MaxSRQWR: 100, MaxCQE: 100}}), nic.ContextOptions{})
+	cq, err := c.CreateCQ(100)
+	check(t, err)
+	_, err = c.CreateCQ(101)
+	wantErrno(t, "a CQ above the limit", err, syscall.EINVAL)
+	check(t, cq.Resize(100))
+	wantErrno(t, "resizing a CQ above the limit", cq.Resize(101), syscall.EINVAL)
+
+	srq, err := c.CreateSRQ(nic.SRQInit{PD: c.pd, MaxWR: 100, MaxSGE: 1})
+	check(t, err)
+	_, err = c.CreateSRQ(nic.SRQInit{PD: c.pd, MaxWR: 101, MaxSGE: 1})
+	wantErrno(t, "an SRQ above the limit", err, syscall.EINVAL)
+	check(t, srq.Resize(100, -1))
+	wantErrno(t, "resizing an SRQ above the limit", srq.Resize(101, -1), syscall.EINVAL)
+
+	for _, kind := range []ib.QPType{ib.QPTypeRC, ib.QPTypeUD, ib.QPTypeXRCSend} {
+		o := nic.QPInit{Type: kind, PD: c.pd, SendCQ: cq.CQ, Caps: nic.Caps{MaxSendWR: 100, MaxSendSGE: 1}}
+		if kind != ib.QPTypeXRCSend {
+			o.RecvCQ, o.Caps.MaxRecvWR = cq.CQ, 100
+		}
+		_, err = c.CreateQP(o)
+		check(t, err)
+		o.Caps.MaxSendWR = 101
+		_, err = c.CreateQP(o)
+		wantErrno(t, "a QP above the limit", err, syscall.EINVAL)
 	}
 }
 

@@ -83,6 +83,13 @@ const (
 	localACKDelay   = 15      // code: 4.096 µs * 2^15, what a loaded machine may need to respond
 )
 
+// granted returns the limits of what is granted to those who ask within l: rings have a power of
+// two of slots.
+func (l Limits) granted() Limits {
+	l.MaxQPWR, l.MaxSRQWR, l.MaxCQE = roundSlots(l.MaxQPWR), roundSlots(l.MaxSRQWR), roundSlots(l.MaxCQE)
+	return l
+}
+
 // withDefaults returns l with the fields that are 0 set to their defaults.
 func (l Limits) withDefaults() Limits {
 	d := DefaultLimits

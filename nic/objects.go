@@ -128,6 +128,9 @@ func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64,
 	if err := c.own(p); err != nil {
 		return err
 	}
+	if err := c.device.checkAccess(access); err != nil {
+		return err
+	}
 	others := c.registered - m.region.Length
 	if err := c.mayRegister(others, length); err != nil {
 		return err

@@ -25,8 +25,9 @@ type Caps struct {
 
 // RoundCaps rounds capacities up to what is granted: rings have a power of two of slots. EINVAL if
 // they exceed the limits.
-func (d *Device) RoundCaps(c *Caps) error {
-	l := &d.limits
+func (d *Device) RoundCaps(c *Caps) error { return d.limits.roundCaps(c) }
+
+func (l *Limits) roundCaps(c *Caps) error {
 	for _, f := range []struct {
 		name   string
 		v, max int
@@ -215,7 +216,7 @@ func (c *Context) checkInit(o *QPInit) error {
 	if _, ok := services[o.Type]; !ok {
 		return errorf(syscall.EOPNOTSUPP, "QP type %d is not supported", o.Type)
 	}
-	return c.device.RoundCaps(&o.Caps)
+	return c.device.granted.roundCaps(&o.Caps)
 }
 
 func (q *QP) makeRings() (err error) {

@@ -37,10 +37,12 @@ type SRQ struct {
 func (s *SRQ) Number() uint32 { return s.num }
 
 // RoundSRQ rounds sizes up to what is granted; EINVAL if they exceed the limits.
-func (d *Device) RoundSRQ(maxWR, maxSGE *int) error {
-	if *maxWR < 1 || *maxWR > d.limits.MaxSRQWR || *maxSGE < 0 || *maxSGE > d.limits.MaxSRQSGE {
+func (d *Device) RoundSRQ(maxWR, maxSGE *int) error { return d.limits.roundSRQ(maxWR, maxSGE) }
+
+func (l *Limits) roundSRQ(maxWR, maxSGE *int) error {
+	if *maxWR < 1 || *maxWR > l.MaxSRQWR || *maxSGE < 0 || *maxSGE > l.MaxSRQSGE {
 		return errorf(syscall.EINVAL, "SRQ of %d work requests of %d elements: at most %d of %d",
-			*maxWR, *maxSGE, d.limits.MaxSRQWR, d.limits.MaxSRQSGE)
+			*maxWR, *maxSGE, l.MaxSRQWR, l.MaxSRQSGE)
 	}
 	*maxWR, *maxSGE = roundSlots(*maxWR), max(*maxSGE, 1)
 	return nil
@@ -58,7 +60,7 @@ func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 	if err := c.checkLimit(kindSRQ); err != nil {
 		return nil, err
 	}
-	if err := d.RoundSRQ(&o.MaxWR, &o.MaxSGE); err != nil {
+	if err := d.granted.roundSRQ(&o.MaxWR, &o.MaxSGE); err != nil {
 		return nil, err
 	}
 	if o.Limit < 0 || o.Limit > o.MaxWR {
@@ -129,7 +131,7 @@ func (c *Context) ModifySRQ(s *SRQ, o SRQChange) error {
 func (s *SRQ) resize(maxWR int, mem []byte) error {
 	c, old := s.ctx, s.ring
 	maxSGE := old.maxSGE
-	if err := c.device.RoundSRQ(&maxWR, &maxSGE); err != nil {
+	if err := c.device.granted.roundSRQ(&maxWR, &maxSGE); err != nil {
 		return err
 	}
 	r, err := newRecvRing(c, mem, maxWR, maxSGE)

@@ -190,7 +190,7 @@ func (c *Context) checkXRCInit(o *QPInit) error {
 	if o.SendCQ == nil || o.SendCQ.ctx != c || o.XRCD != nil {
 		return errorf(syscall.EINVAL, "XRC initiator QP needs a send CQ of its context, and no XRCD")
 	}
-	if err := c.device.RoundCaps(&o.Caps); err != nil {
+	if err := c.device.granted.roundCaps(&o.Caps); err != nil {
 		return err
 	}
 	o.Caps.MaxRecvWR, o.Caps.MaxRecvSGE = 0, 0
