@@ -5,6 +5,7 @@ package nicspec
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -62,6 +63,9 @@ type NIC struct {
 const FabricMTU = 9000
 
 const linkForms = "fabric[:ADDR,…], packet:IFACE, udp:IFACE, xdp:IFACE, auto:IFACE or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS"
+
+// options are those of every link.
+const options = "pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE or delay=TIME"
 
 // Defaults returns the NICs of a daemon that is given none.
 func Defaults() []NIC {
@@ -152,7 +156,7 @@ func (n *NIC) parseItems(s string) error {
 		case key == "guid" && option:
 			n.GUID, err = parseGUID(value)
 		case key == "persona" && option:
-			n.Persona = value
+			n.Persona, err = parsePersona(value)
 		case key == "numa" && option:
 			n.NUMANode, err = parseNUMANode(value)
 		case key == "rate" && option:
@@ -160,7 +164,7 @@ func (n *NIC) parseItems(s string) error {
 		case key == "delay" && option:
 			n.Shape.Delay, err = parseDelay(value)
 		case n.Interface != "":
-			err = fmt.Errorf("%q: the addresses and the MTU are those of the interface; want pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE or delay=TIME", item)
+			err = fmt.Errorf("%q: the addresses and the MTU are those of the interface; want "+options, item)
 		case !option:
 			err = n.addAddr(item)
 		case key == "mtu":
@@ -168,7 +172,7 @@ func (n *NIC) parseItems(s string) error {
 		case key == "mac":
 			n.MAC, err = parseMAC(value)
 		default:
-			err = fmt.Errorf("unknown option %q: want mtu=BYTES, mac=XX:XX:XX:XX:XX:XX, pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE or delay=TIME", item)
+			err = fmt.Errorf("unknown option %q: want mtu=BYTES, mac=XX:XX:XX:XX:XX:XX, "+options, item)
 		}
 		if err != nil {
 			return err
@@ -259,6 +263,13 @@ func parseGUID(s string) (guid uint64, err error) {
 	return guid, nil
 }
 
+func parsePersona(s string) (string, error) {
+	if s == "" {
+		return "", errors.New("persona \"\": want the name of a preset or of a file")
+	}
+	return s, nil
+}
+
 func parseNUMANode(s string) (*int, error) {
 	v, err := strconv.ParseUint(s, 10, 16)
 	if err != nil {
@@ -283,7 +294,7 @@ func parseRate(s string) (int64, error) {
 		digits, ok := strings.CutSuffix(s, u.suffix)
 		v, err := strconv.ParseFloat(digits, 64)
 		if ok && err == nil && v*u.bits >= minRate && v*u.bits <= maxRate {
-			return int64(v * u.bits), nil
+			return int64(math.Round(v * u.bits)), nil
 		}
 	}
 	return 0, fmt.Errorf("rate %q: want 1M to 1000G, in bits per second", s)

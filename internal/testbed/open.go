@@ -18,6 +18,9 @@ func OpenLiveLink(link string, program []string) (*LiveLink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrLink, err)
 	}
+	if option := ofNIC(n); option != "" {
+		return nil, fmt.Errorf("%w: %q: a NIC has %s, a live link has none", ErrLink, link, option)
+	}
 	switch n.Kind {
 	case nicspec.Fabric:
 		return nil, fmt.Errorf("%w: %q has no live peer", ErrLink, link)
@@ -33,6 +36,22 @@ func OpenLiveLink(link string, program []string) (*LiveLink, error) {
 		return NewLiveLink(l, l, program)
 	}
 	return openInterface(n, program)
+}
+
+// ofNIC names an option of n that only the daemon's NICs have, or returns "".
+func ofNIC(n nicspec.NIC) string {
+	for _, o := range []struct {
+		set  bool
+		name string
+	}{
+		{n.VLANs != nil, "addresses in VLANs"}, {n.PKeys != nil, "pkeys"}, {n.GUID != 0, "guid"}, {n.Persona != "", "persona"},
+		{n.NUMANode != nil, "numa"}, {n.Shape.Rate != 0, "rate"}, {n.Shape.Delay != 0, "delay"},
+	} {
+		if o.set {
+			return o.name
+		}
+	}
+	return ""
 }
 
 func openInterface(n nicspec.NIC, program []string) (*LiveLink, error) {
