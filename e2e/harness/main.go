@@ -139,8 +139,8 @@ func BridgeLab(t *testing.T) *rxelab.Lab { return needLab(t, bridgeLab) }
 // DgramGuest.
 func DgramLab(t *testing.T) *rxelab.Lab { return needLab(t, dgramLab) }
 
-// needLab returns a lab whose guests run. A test in which a guest ends fails, and the next one has a
-// new guest.
+// needLab returns a lab whose guests run. A test in which a guest ends fails, and the next one has
+// a new guest. So has the one after a test that has damaged the guest's kernel.
 func needLab(t *testing.T, boot func() (*rxelab.Lab, error)) *rxelab.Lab {
 	t.Helper()
 	l, err := boot()
@@ -150,13 +150,19 @@ func needLab(t *testing.T, boot func() (*rxelab.Lab, error)) *rxelab.Lab {
 	ctx := context.WithoutCancel(t.Context())
 	t.Cleanup(func() {
 		words, err := l.LastWords(ctx)
-		if err == nil && words == "" {
-			return
+		if words != "" {
+			t.Errorf("a guest has ended: %s", words)
 		}
-		t.Errorf("a guest has ended: %s", words)
-		ctx, cancel := context.WithTimeout(ctx, labLimit)
-		defer cancel()
-		if err := errors.Join(err, l.Reboot(ctx)); err != nil {
+		damage, damageErr := l.Damage()
+		if damage != "" {
+			t.Logf("the guest is replaced by a new one, because its kernel says: %s", damage)
+		}
+		if words+damage != "" {
+			ctx, cancel := context.WithTimeout(ctx, labLimit)
+			defer cancel()
+			err = errors.Join(err, l.Reboot(ctx))
+		}
+		if err := errors.Join(err, damageErr); err != nil {
 			t.Error(err)
 		}
 	})

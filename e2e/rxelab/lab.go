@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -144,17 +145,40 @@ func (l *Lab) LastWords(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// SaveConsoles copies the file of each guest's console into a directory.
-func (l *Lab) SaveConsoles(dir string) error {
+// damage is what a kernel prints on its console when its memory may be corrupt. The first is of
+// rxe, which then frees a queue pair that is in use.
+var damage = regexp.MustCompile(`.*(cleanup failed, err|BUG:|Oops|refcount_t|general protection).*`)
+
+// Damage returns a line of a guest's console that says that its kernel may be damaged, or "".
+func (l *Lab) Damage() (string, error) {
+	for n := range l.Guests {
+		text, err := os.ReadFile(l.console(n))
+		if err != nil {
+			return "", err
+		}
+		if line := damage.Find(text); line != nil {
+			return strings.TrimSpace(string(line)), nil
+		}
+	}
+	return "", nil
+}
+
+// console returns the path of the file of a guest's console.
+func (l *Lab) console(n int) string {
 	state := os.Getenv("RXELAB_STATE")
 	if state == "" {
 		state = filepath.Join(os.TempDir(), "rxelab-"+l.name)
 	}
+	return filepath.Join(state, fmt.Sprintf("vm%d.console", n+1))
+}
+
+// SaveConsoles copies the file of each guest's console into a directory.
+func (l *Lab) SaveConsoles(dir string) error {
 	for n := range l.Guests {
-		name := fmt.Sprintf("vm%d.console", n+1)
-		text, err := os.ReadFile(filepath.Join(state, name))
+		from := l.console(n)
+		text, err := os.ReadFile(from)
 		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, l.name+"-"+name), text, 0o644)
+			err = os.WriteFile(filepath.Join(dir, l.name+"-"+filepath.Base(from)), text, 0o644)
 		}
 		if err != nil {
 			return err

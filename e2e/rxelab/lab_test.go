@@ -18,3 +18,20 @@ func TestDirIsFoundFromTheSourceTree(t *testing.T) {
 		}
 	}
 }
+
+func TestDamageOfAKernelIsFound(t *testing.T) {
+	for console, want := range map[string]string{
+		"link rxe0/1 state ACTIVE\n[   15.8] rxe0: cq#14 rxe_cq_post: queue full\n":                     "",
+		"[    1.0] rxe0: ok\n[    2.0] rxe0: qp#17 rxe_destroy_qp: cleanup failed, err = -110\nlater\n": "[    2.0] rxe0: qp#17 rxe_destroy_qp: cleanup failed, err = -110",
+		"[    3.0] BUG: kernel NULL pointer dereference, address: 0000000000000008\r\n":                 "[    3.0] BUG: kernel NULL pointer dereference, address: 0000000000000008",
+	} {
+		t.Setenv("RXELAB_STATE", t.TempDir())
+		l := &Lab{Guests: []*Guest{{}}}
+		if err := os.WriteFile(l.console(0), []byte(console), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := l.Damage(); err != nil || got != want {
+			t.Errorf("%q: %q, %v; want %q", console, got, err, want)
+		}
+	}
+}
