@@ -1,15 +1,15 @@
 package harness
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"softroce/internal/output"
 )
 
 // ProgramLimit ends programs that hang. It is longer than any program takes on a slow machine.
@@ -27,7 +27,7 @@ type Job struct {
 // StartJob starts a command.
 func StartJob(t *testing.T, cmd *exec.Cmd) *Job {
 	t.Helper()
-	var b buffer
+	var b output.Buffer
 	j := &Job{Output: b.String, Done: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = &b, &b
 	cmd.WaitDelay = 5 * time.Second
@@ -56,24 +56,6 @@ func (j *Job) Running() bool {
 	default:
 		return true
 	}
-}
-
-// A buffer collects the output of a program and can be read while it runs.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // RunCommand runs a command that must succeed, and returns what it printed.

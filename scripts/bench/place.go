@@ -7,13 +7,13 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"softroce/e2e/harness"
+	"softroce/internal/output"
 	"softroce/verbs"
 )
 
@@ -43,26 +43,8 @@ type testbed struct {
 // A process is a running program.
 type process struct {
 	cmd    *exec.Cmd
-	output buffer
+	output output.Buffer
 	ended  chan error
-}
-
-// A buffer collects the output of a process, which may be read before the process ends.
-type buffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // start starts a command in the namespace of an end. It is killed when ctx ends.

@@ -15,11 +15,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"softroce/internal/control"
+	"softroce/internal/output"
 	"softroce/verbs"
 )
 
@@ -34,7 +34,7 @@ type daemon struct {
 	cmd     *exec.Cmd
 	socket  string
 	metrics string // URL
-	output  lockedBuffer
+	output  output.Buffer
 	ended   chan error
 }
 
@@ -59,24 +59,6 @@ func startDaemon(binary, socket, faults string) (*daemon, error) {
 			return nil, fmt.Errorf("the daemon does not start: %w\n%s", err, d.log())
 		}
 	}
-}
-
-// A lockedBuffer is a buffer that is read while it is written.
-type lockedBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
 }
 
 // kill ends the daemon, if it still runs.
