@@ -1,6 +1,7 @@
 package rxelab
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -32,6 +33,29 @@ func TestDamageOfAKernelIsFound(t *testing.T) {
 		}
 		if got, err := l.Damage(); err != nil || got != want {
 			t.Errorf("%q: %q, %v; want %q", console, got, err, want)
+		}
+	}
+}
+
+func TestConsolesAreSaved(t *testing.T) {
+	t.Setenv("RXELAB_STATE", t.TempDir())
+	l := &Lab{name: "lab", Guests: []*Guest{{}, {}}}
+	to := t.TempDir()
+	if err := l.SaveConsoles(to); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without consoles: %v", err)
+	}
+	const screen = "\x1b[2J\x1b[0mlab: ready\n" // with escape sequences, as firmware writes them
+	for n := range l.Guests {
+		if err := os.WriteFile(l.console(n), []byte(screen), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.SaveConsoles(to); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"lab-vm1.console", "lab-vm2.console"} {
+		if text, err := os.ReadFile(filepath.Join(to, name)); err != nil || string(text) != screen {
+			t.Errorf("%s: %q, %v", name, text, err)
 		}
 	}
 }
