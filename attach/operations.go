@@ -174,6 +174,7 @@ var operations = map[uint16]*operation{
 	abi.OpCMLeave:          cmGroup("leave multicast group", func(id *cm.ID, a netip.Addr, _ uint64) error { return id.Leave(a) }),
 
 	abi.OpSetPKeys:     request("set P_Keys", false, (*conn).setPKeys),
+	abi.OpSetLink:      request("set link", false, (*conn).setLink),
 	abi.OpOpenTree:     clientRequest("open tree", false, 0, (*conn).openTree),
 	abi.OpSnapshot:     clientRequest("snapshot", false, 0, (*conn).snapshot),
 	abi.OpStartCapture: clientRequest("start capture", false, 1, (*conn).startCapture),

@@ -164,19 +164,41 @@ func (c *conn) takeCapture() (capture Capture) {
 	return capture
 }
 
-// setPKeys requires root or the daemon's user: it does the job of a subnet manager.
-func (c *conn) setPKeys(v *abi.SetPKeysRequest, _ *control.Packet) (reply, error) {
-	name := abi.Text(v.Device[:])
+// operated returns the device of a request that requires root or the daemon's user.
+func (c *conn) operated(nic []byte, what string) (d device, err error) {
+	name := abi.Text(nic)
 	d, known := c.server.findDevice(name)
 	switch {
 	case !c.peer.privileged():
-		return reply{}, errorf(syscall.EACCES, "setting P_Keys requires root or user %d", os.Geteuid())
+		return d, errorf(syscall.EACCES, "%s requires root or user %d", what, os.Geteuid())
 	case !known:
-		return reply{}, c.server.noDevice(name)
-	case v.Count > abi.MaxPKeys:
+		return d, c.server.noDevice(name)
+	}
+	return d, nil
+}
+
+// setLink does what unplugging a cable does.
+func (c *conn) setLink(v *abi.SetLinkRequest, _ *control.Packet) (reply, error) {
+	d, err := c.operated(v.Device[:], "setting the link")
+	if err != nil {
+		return reply{}, err
+	}
+	if v.Up > 1 {
+		return reply{}, errorf(syscall.EINVAL, "link state %d: want 0 or 1", v.Up)
+	}
+	d.engine.Do(func() { d.SetLink(v.Up == 1) })
+	return reply{}, nil
+}
+
+// setPKeys does the job of a subnet manager.
+func (c *conn) setPKeys(v *abi.SetPKeysRequest, _ *control.Packet) (reply, error) {
+	d, err := c.operated(v.Device[:], "setting P_Keys")
+	if err != nil {
+		return reply{}, err
+	}
+	if v.Count > abi.MaxPKeys {
 		return reply{}, errorf(syscall.EINVAL, "P_Key table of %d entries: want 1 to %d", v.Count, abi.MaxPKeys)
 	}
-	var err error
 	d.engine.Do(func() { err = d.SetPKeys(v.PKeys[:v.Count]) })
 	return reply{}, err
 }

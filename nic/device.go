@@ -44,6 +44,7 @@ type Device struct {
 	groups   map[GID]*group
 	xrc      xrc
 	up       bool
+	disabled bool // by SetLink
 
 	contexts []*Context
 	users    map[uint32]*user // by user ID
@@ -141,14 +142,28 @@ func (d *Device) interfaceChanged() {
 		}
 		d.broadcast(ib.EventGIDChange)
 	}
-	if up := d.iface.Up(); up != d.up {
-		d.up = up
-		if up {
-			d.broadcast(ib.EventPortActive)
-		} else {
-			d.broadcast(ib.EventPortErr)
-		}
+	d.linkChanged()
+}
+
+// linkChanged updates the port state.
+func (d *Device) linkChanged() {
+	up := d.iface.Up() && !d.disabled
+	if up == d.up {
+		return
 	}
+	d.up = up
+	if up {
+		d.broadcast(ib.EventPortActive)
+	} else {
+		d.broadcast(ib.EventPortErr)
+	}
+}
+
+// SetLink disables the port, or enables it again. A port that is disabled is down, whatever its
+// interface is, and discards what it would send and receive.
+func (d *Device) SetLink(up bool) {
+	d.disabled = !up
+	d.linkChanged()
 }
 
 // neighborChanged sets the MAC of the next hop in the queue pairs and address handles that send to

@@ -1,8 +1,10 @@
 package nic_test
 
 import (
+	"bytes"
 	"slices"
 	"testing"
+	"time"
 
 	"softroce/internal/ib"
 	"softroce/nic"
@@ -54,6 +56,37 @@ func TestPortStateChangesRaiseEvents(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A link that is taken down loses what is sent to it and from it, and then goes on.
+func TestLinkDownLosesPackets(t *testing.T) {
+	w := newTestFabric(t)
+	a, b := w.client(w.nic(1)).qp(smallCaps), w.client(w.nic(2)).qp(smallCaps)
+	a.connect(4096, b)
+	b.connect(4096, a)
+	for i, down := range []*queue{a, b} {
+		fill(a.mem[:64], byte(i+1))
+		down.Device.SetLink(false)
+		if s := down.Device.QueryPort().State; s != ib.PortDown || !down.had(ib.EventPortErr) {
+			t.Errorf("port state %v, events %v", s, down.Events)
+		}
+		a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), RemoteAddr: 64, SGEs: a.sge(0, 64)})
+		w.run(int64(time.Millisecond))
+		a.wantNone()
+		if bytes.Equal(b.mem[64:128], a.mem[:64]) {
+			t.Error("a packet has passed")
+		}
+		down.Device.SetLink(true)
+		if s := down.Device.QueryPort().State; s != ib.PortActive || !down.had(ib.EventPortActive) {
+			t.Errorf("port state %v, events %v", s, down.Events)
+		}
+		w.run(int64(10 * time.Second))
+		a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
+	}
+	b.Device.SetLink(false)
+	a.post(transport.SendWR{ID: 2, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), RemoteAddr: 64, SGEs: a.sge(0, 64)})
+	w.run(int64(100 * time.Second))
+	a.want(2, ib.WCRetryExcErr, ib.WCRDMAWrite)
 }
 
 // A sinkFunc is an EventSink that calls a function.

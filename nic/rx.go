@@ -47,6 +47,10 @@ func (d *Device) receive() (n int, drained bool) {
 			return n, true
 		}
 		n += k
+		if d.disabled {
+			cost += k * frameCost
+			continue
+		}
 		for i := range d.rx.batch[:k] {
 			d.rx.pkt.Len = 0
 			d.receiveFrame(&d.rx.batch[i], &d.rx.grhs[i])

@@ -248,6 +248,11 @@ func (d *Device) sendBatch(b *frameBatch) int {
 	if b.empty() {
 		return 0
 	}
+	if d.disabled {
+		n := b.filled - b.sent
+		b.remove(n)
+		return n
+	}
 	n, err := d.link.Send(d.engine.now, b.frames[b.sent:b.filled])
 	if err != nil {
 		d.linkError = err

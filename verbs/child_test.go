@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"softroce/attach"
+	"softroce/internal/control"
 	"softroce/nic"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
@@ -37,8 +38,11 @@ func TestMain(m *testing.M) {
 // $SOFTROCE_SOCKET. Both sides print a line: QPN, PSN, GID, address, R_Key. The child then writes
 // to the memory of its peer, once or until it is killed.
 func child(what string) error {
-	if what == "daemon" {
+	switch what {
+	case "daemon":
 		return daemon()
+	case "operator":
+		return operator()
 	}
 	ctx := context.Background()
 	c, err := verbs.Open(ctx, "nic0")
@@ -124,6 +128,32 @@ func child(what string) error {
 			fmt.Println("flowing")
 		}
 	}
+}
+
+// operator asks for what only operators may do, and prints how many of the requests gave EACCES.
+func operator() error {
+	ctx := context.Background()
+	c, err := control.Dial(ctx, os.Getenv("SOFTROCE_SOCKET"))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	out, err := os.CreateTemp("", "capture")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(out.Name())
+	defer out.Close()
+	refused := 0
+	for _, err := range []error{
+		c.SetLink(ctx, "nic0", false), c.SetPKeys(ctx, "nic0", []uint16{0x8001}), c.StartCapture(ctx, out, ""),
+	} {
+		if errors.Is(err, syscall.EACCES) {
+			refused++
+		}
+	}
+	fmt.Println("refused:", refused)
+	return nil
 }
 
 // deviceMR registers all the device memory that c can allocate, and a DMA buffer.

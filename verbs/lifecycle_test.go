@@ -14,6 +14,7 @@ import (
 
 	"softroce/attach"
 	"softroce/internal/fabrictest"
+	"softroce/internal/ib"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
 )
@@ -64,6 +65,30 @@ func TestClientOfAnotherUserNeedsSocketPermission(t *testing.T) {
 	if got := string(y.Buf[:22]); got != "from the other process" {
 		t.Errorf("received %q", got)
 	}
+}
+
+func TestOtherUsersAreNoOperators(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("left out: only root can start a process of another user")
+	}
+	f := fabrictest.New(t, fabrictest.Config{})
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path, err := f.Server.Listen(attach.ListenConfig{Path: dir + "/open", Mode: 0o666})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, NoSetGroups: true}}
+	if got := start(t, "operator", path, nobody).line(t); got != "refused: 3" {
+		t.Error(got)
+	}
+	f.Engines[0].Do(func() {
+		if d := f.Devices[0]; d.QueryPort().State != ib.PortActive {
+			t.Errorf("port state %v", d.QueryPort().State)
+		}
+	})
 }
 
 // openResources counts the descriptors and mappings of this process, which is the daemon.

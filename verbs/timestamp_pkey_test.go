@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/internal/abi"
 	"softroce/internal/control"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
@@ -91,6 +92,39 @@ func TestPKeyIndexSelectsThePartition(t *testing.T) {
 		verbs.QPMaskState|verbs.QPMaskPKeyIndex|verbs.QPMaskPort|verbs.QPMaskAccessFlags)
 	if !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("INIT with an index without a P_Key: %v", err)
+	}
+}
+
+func TestSetLinkChangesTheState(t *testing.T) {
+	f := verbstest.New(t)
+	a := f.Open(0)
+	ctx := context.Background()
+	c, err := control.NewClient(ctx, f.Dial())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, want := range []struct {
+		up    bool
+		state verbs.PortState
+		event verbs.EventType
+	}{{false, verbs.PortDown, verbs.EventPortErr}, {true, verbs.PortActive, verbs.EventPortActive}} {
+		if err := c.SetLink(ctx, "nic0", want.up); err != nil {
+			t.Fatal(err)
+		}
+		if e, err := a.AsyncEvent(ctx); err != nil || e.EventType != want.event || e.Port != 1 {
+			t.Errorf("event %+v, %v", e, err)
+		}
+		if p, err := a.QueryPort(ctx); err != nil || p.State != want.state {
+			t.Errorf("port %+v, %v", p, err)
+		}
+	}
+	if err := c.SetLink(ctx, "nic9", false); !errors.Is(err, syscall.ENODEV) {
+		t.Errorf("a NIC that does not exist: %v", err)
+	}
+	req := abi.SetLinkRequest{Up: 2}
+	if _, err := c.Call(ctx, control.Request{Name: "set link", Op: abi.OpSetLink, Body: []any{req}}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a state that does not exist: %v", err)
 	}
 }
 

@@ -57,6 +57,7 @@ func TestCandidatesFitTheWordsBefore(t *testing.T) {
 		"replay --side ":           "both requester responder",
 		"replay --program ":        ":commands",
 		"pkeys rdma1":              "rdma1",
+		"link rdma1 ":              "down flap up",
 		"completion ":              "bash zsh fish",
 		"help perf":                "perf",
 		"dance ":                   "",

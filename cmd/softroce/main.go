@@ -38,6 +38,7 @@ type cli struct {
 	Perf       perfCmd       `cmd:"" help:"Measure bandwidth, message rate and latency."`
 	Pingpong   pingpongCmd   `cmd:"" help:"Run as either end of ibv_rc_pingpong."`
 	Show       showCmd       `cmd:"" help:"Show the NICs and objects of a running daemon."`
+	Link       linkCmd       `cmd:"" help:"Take the link of a NIC down and up."`
 	PKeys      pkeysCmd      `cmd:"" name:"pkeys" help:"Set the P_Key table of a NIC."`
 	Persona    personaCmd    `cmd:"" help:"List the models that a NIC can report to be, or show one."`
 	Capture    captureCmd    `cmd:"" help:"Record the packets of a running daemon."`

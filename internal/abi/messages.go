@@ -94,6 +94,7 @@ const (
 	OpGoodbye      = 68 // from the daemon, with tag 0: why it closes the socket
 	OpSetPKeys     = 69
 	OpOpenTree     = 70 // its reply comes with a directory: sys/class/infiniband… and dev/infiniband, as the kernel has them
+	OpSetLink      = 71
 )
 
 // HelloRequest is the first message of a connection. The reply has the daemon's version; if the

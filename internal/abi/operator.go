@@ -21,6 +21,14 @@ type SetPKeysRequest struct {
 	PKeys  [MaxPKeys]uint16 // 0: no key at this index
 }
 
+// SetLinkRequest disables the port of a device, or enables it again: clients get PORT_ERR or
+// PORT_ACTIVE. Needs root or the daemon's user.
+type SetLinkRequest struct {
+	Device [NameSize]byte
+	Up     uint32 // 0 or 1
+	_      uint32
+}
+
 // MaxPKeys is the size of the largest P_Key table.
 const MaxPKeys = 64
 

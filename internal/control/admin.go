@@ -55,6 +55,17 @@ func (c *Client) StopCapture(ctx context.Context) (s CaptureState, err error) {
 	return s, err
 }
 
+// SetLink disables the port of a device, or enables it again. Its errors are those of SetPKeys.
+func (c *Client) SetLink(ctx context.Context, device string, up bool) error {
+	var req abi.SetLinkRequest
+	abi.PutText(req.Device[:], device)
+	if up {
+		req.Up = 1
+	}
+	_, err := c.Call(ctx, Request{Name: "set link", Op: abi.OpSetLink, Body: []any{req}})
+	return err
+}
+
 // SetPKeys replaces the P_Key table of a device. Its errors are EINVAL, ENODEV, and EACCES for
 // users other than root and the daemon's.
 func (c *Client) SetPKeys(ctx context.Context, device string, keys []uint16) error {

@@ -262,6 +262,7 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_GOODBYE 68 /* from the daemon, with tag 0: why it closes the socket */
 #define SOFTROCE_OP_SET_PKEYS 69
 #define SOFTROCE_OP_OPEN_TREE 70 /* its reply comes with a directory: sys/class/infiniband… and dev/infiniband, as the kernel has them */
+#define SOFTROCE_OP_SET_LINK 71
 
 /*
  * struct softroce_hello_request is the first message of a connection. The reply has the
@@ -926,6 +927,17 @@ struct softroce_set_pkeys_request {
 	uint16_t pkeys[64]; /* 0: no key at this index */
 };
 _Static_assert(sizeof(struct softroce_set_pkeys_request) == 200, "layout");
+
+/*
+ * struct softroce_set_link_request disables the port of a device, or enables it again:
+ * clients get PORT_ERR or PORT_ACTIVE. Needs root or the daemon's user.
+ */
+struct softroce_set_link_request {
+	uint8_t device[64];
+	uint32_t up; /* 0 or 1 */
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_set_link_request) == 72, "layout");
 
 /*
  * SOFTROCE_MAX_PKEYS is the size of the largest P_Key table.

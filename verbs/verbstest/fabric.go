@@ -176,6 +176,13 @@ func (f *Fabric) SetFaults(nic int, program string) {
 	}
 }
 
+// SetLink takes the link of a NIC, counted from 0, down or up. Its clients get an event, and while
+// it is down, no packet leaves or reaches it.
+func (f *Fabric) SetLink(nic int, up bool) {
+	f.t.Helper()
+	f.fabric.Engines[nic].Do(func() { f.fabric.Devices[nic].SetLink(up) })
+}
+
 // Close stops the server and the NICs before the test ends: what a client sees when its daemon
 // ends. A fabric of NewFabric first closes the contexts that Open opened.
 func (f *Fabric) Close() {
