@@ -177,6 +177,9 @@ func (q *CQ) stage(e *Engine, qp *QP, c *transport.Completion) {
 	} else {
 		w.SetImmediate(c.Imm)
 	}
+	if c.Status != ib.WCSuccess {
+		w.VendorErr = qp.device.identity.VendorErrs[c.Status]
+	}
 	w.Put(q.ring.slot(q.staged))
 	q.staged++
 	q.afterSend = q.afterSend || qp.releasesMemory(c)

@@ -20,8 +20,9 @@ type Identity struct {
 	NodeDesc     string // node_desc of sysfs
 	ActiveSpeed  ib.Speed
 	ActiveWidth  ib.Width
-	Hidden       Capability // what the model lacks: the device refuses it
-	PCI          *PCI       // nil: the device is not on a PCI bus
+	VendorErrs   map[ib.WCStatus]uint32 // vendor_err of error completions
+	Hidden       Capability             // what the model lacks: the device refuses it
+	PCI          *PCI                   // nil: the device is not on a PCI bus
 }
 
 // PCI describes the PCI function that a device reports to be.

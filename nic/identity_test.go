@@ -3,6 +3,7 @@ package nic_test
 import (
 	"syscall"
 	"testing"
+	"time"
 
 	"softroce/internal/ib"
 	"softroce/mrtable"
@@ -128,5 +129,24 @@ func TestAtomicsAreRefusedAtBothEnds(t *testing.T) {
 	with.want(1, ib.WCRemInvReqErr, ib.WCFetchAdd)
 	if without.mem[0] != 0 {
 		t.Error("the responder has executed the atomic")
+	}
+}
+
+func TestErrorsCarryVendorErr(t *testing.T) {
+	for _, errs := range []map[ib.WCStatus]uint32{{ib.WCRemAccessErr: 0x88, ib.WCWRFlushErr: 0xf9}, nil} {
+		w := newTestFabric(t)
+		a := w.client(w.nicOf(1, nic.DeviceConfig{Identity: nic.Identity{VendorErrs: errs}})).qp(smallCaps)
+		b := w.client(w.nic(2)).qp(smallCaps)
+		a.connect(4096, b)
+		b.connect(4096, a)
+		for id, rkey := range []uint32{b.mr.RKey(), b.mr.RKey() + 1, b.mr.RKey()} {
+			a.post(transport.SendWR{ID: uint64(id), Opcode: ib.WRRDMAWrite, RKey: rkey, SGEs: a.sge(0, 8)})
+		}
+		w.run(int64(time.Second))
+		for id, status := range []ib.WCStatus{ib.WCSuccess, ib.WCRemAccessErr, ib.WCWRFlushErr} {
+			if got := a.want(uint64(id), status, ib.WCRDMAWrite); got.VendorErr != errs[status] {
+				t.Errorf("%v: vendor_err %#x, want %#x", status, got.VendorErr, errs[status])
+			}
+		}
 	}
 }

@@ -40,6 +40,17 @@ var wcStatusNames = [...]string{
 	"fatal error", "response timeout", "general error",
 }
 
+// WCStatuses are the statuses of the transports that are implemented, by their names in enum
+// ibv_wc_status without the prefix IBV_WC.
+var WCStatuses = map[string]WCStatus{
+	"SUCCESS": WCSuccess, "LOC_LEN_ERR": WCLocLenErr, "LOC_QP_OP_ERR": WCLocQPOpErr,
+	"LOC_PROT_ERR": WCLocProtErr, "WR_FLUSH_ERR": WCWRFlushErr, "MW_BIND_ERR": WCMWBindErr,
+	"BAD_RESP_ERR": WCBadRespErr, "LOC_ACCESS_ERR": WCLocAccessErr, "REM_INV_REQ_ERR": WCRemInvReqErr,
+	"REM_ACCESS_ERR": WCRemAccessErr, "REM_OP_ERR": WCRemOpErr, "RETRY_EXC_ERR": WCRetryExcErr,
+	"RNR_RETRY_EXC_ERR": WCRNRRetryExcErr, "REM_ABORT_ERR": WCRemAbortErr, "FATAL_ERR": WCFatalErr,
+	"RESP_TIMEOUT_ERR": WCRespTimeoutErr, "GENERAL_ERR": WCGeneralErr,
+}
+
 func (s WCStatus) String() string {
 	if int(s) < len(wcStatusNames) {
 		return wcStatusNames[s]

@@ -94,20 +94,21 @@ func Load(name string) (*Persona, error) {
 
 // file is the layout of a persona.
 type file struct {
-	Sources      []string       `yaml:"sources"`
-	Model        string         `yaml:"model"`
-	VendorID     uint32         `yaml:"vendor_id"`
-	VendorPartID uint32         `yaml:"vendor_part_id"`
-	HWVer        uint32         `yaml:"hw_ver"`
-	FWVer        string         `yaml:"fw_ver"`
-	HCAType      string         `yaml:"hca_type"`
-	BoardID      string         `yaml:"board_id"`
-	NodeDesc     string         `yaml:"node_desc"`
-	ActiveSpeed  string         `yaml:"active_speed"`
-	ActiveWidth  int            `yaml:"active_width"`
-	Limits       map[string]int `yaml:"limits"`
-	Hide         []string       `yaml:"hide"`
-	PCI          *pci           `yaml:"pci"`
+	Sources      []string          `yaml:"sources"`
+	Model        string            `yaml:"model"`
+	VendorID     uint32            `yaml:"vendor_id"`
+	VendorPartID uint32            `yaml:"vendor_part_id"`
+	HWVer        uint32            `yaml:"hw_ver"`
+	FWVer        string            `yaml:"fw_ver"`
+	HCAType      string            `yaml:"hca_type"`
+	BoardID      string            `yaml:"board_id"`
+	NodeDesc     string            `yaml:"node_desc"`
+	ActiveSpeed  string            `yaml:"active_speed"`
+	ActiveWidth  int               `yaml:"active_width"`
+	Limits       map[string]int    `yaml:"limits"`
+	Hide         []string          `yaml:"hide"`
+	VendorErr    map[string]uint32 `yaml:"vendor_err"`
+	PCI          *pci              `yaml:"pci"`
 }
 
 type pci struct {
@@ -134,7 +135,7 @@ func Parse(text []byte) (*Persona, error) {
 		HCAType: f.HCAType, BoardID: f.BoardID, NodeDesc: f.NodeDesc,
 	}}
 	for _, err := range []error{
-		f.checkTexts(), f.setSpeed(&p.Identity), f.setHidden(&p.Identity), f.setLimits(&p.Limits), f.setPCI(&p.Identity),
+		f.checkTexts(), f.setSpeed(&p.Identity), f.setHidden(&p.Identity), f.setVendorErrs(&p.Identity), f.setLimits(&p.Limits), f.setPCI(&p.Identity),
 	} {
 		if err != nil {
 			return nil, err
@@ -224,6 +225,20 @@ func (f *file) setHidden(i *nic.Identity) error {
 			return fmt.Errorf("hide: %q is neither a feature nor a limit%s", name, suggest.Word(name, known))
 		}
 		i.Hidden |= features[name]
+	}
+	return nil
+}
+
+func (f *file) setVendorErrs(i *nic.Identity) error {
+	for _, name := range slices.Sorted(maps.Keys(f.VendorErr)) {
+		status, ok := ib.WCStatuses[name]
+		if !ok || status == ib.WCSuccess {
+			return fmt.Errorf("vendor_err: %q is not an error of a completion%s", name, suggest.Word(name, slices.Collect(maps.Keys(ib.WCStatuses))))
+		}
+		if i.VendorErrs == nil {
+			i.VendorErrs = map[ib.WCStatus]uint32{}
+		}
+		i.VendorErrs[status] = f.VendorErr[name]
 	}
 	return nil
 }

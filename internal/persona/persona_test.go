@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/nic"
 )
 
@@ -37,6 +38,7 @@ active_speed: NDR
 active_width: 2
 limits: {max_qp: 1000, max_cq: 16777216}
 hide: [max_cq, xrc, atomics]
+vendor_err: {RETRY_EXC_ERR: 0x81}
 pci: {vendor: 0x15b3, device: 0x1021, driver: mlx5_core, numa_node: 1, local_cpulist: "0-3,8"}
 `))
 	if err != nil {
@@ -45,6 +47,9 @@ pci: {vendor: 0x15b3, device: 0x1021, driver: mlx5_core, numa_node: 1, local_cpu
 	i := p.Identity
 	if i.VendorID != 0x2c9 || i.VendorPartID != 4129 || i.FWVer != "28.39.1002" || i.ActiveSpeed.String() != "NDR" || i.ActiveWidth.Lanes() != 2 {
 		t.Errorf("identity %+v", i)
+	}
+	if len(i.VendorErrs) != 1 || i.VendorErrs[ib.WCRetryExcErr] != 0x81 {
+		t.Errorf("vendor_err %v", i.VendorErrs)
 	}
 	if i.Hidden != nic.CapXRC|nic.CapAtomics {
 		t.Errorf("hidden features %b", i.Hidden)
@@ -71,6 +76,9 @@ func TestParseErrors(t *testing.T) {
 		{"limits: {max_qp: 0}", "want at least 1"},
 		{"limits: {max_sge: 1000}", "max_sge is 1000, and softroce has at most 32: list max_sge under hide"},
 		{"hide: [xrcd]", `"xrcd" is neither a feature nor a limit; did you mean "xrc"?`},
+		{"vendor_err: {RETRY_ERR: 1}", `"RETRY_ERR" is not an error of a completion`},
+		{"vendor_err: {SUCCESS: 1}", `"SUCCESS" is not an error of a completion`},
+		{"vendor_err: {RETRY_EXC_ERR: -1}", "line 1"},
 		{"pci: {vendor: 1}", "needs vendor and device"},
 		{"pci: {vendor: 1, device: 2}", "driver"},
 		{"pci: {vendor: 1, device: 2, driver: ../x}", "driver"},

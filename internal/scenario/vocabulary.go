@@ -44,15 +44,7 @@ var states = vocabulary[ib.QPState]{"queue pair state", map[string]ib.QPState{
 	"SQD": ib.QPSSQD, "SQE": ib.QPSSQE, "ERR": ib.QPSErr,
 }}
 
-// statuses are those of enum ibv_wc_status, without the prefix IBV_WC.
-var statuses = vocabulary[ib.WCStatus]{"completion status", map[string]ib.WCStatus{
-	"SUCCESS": ib.WCSuccess, "LOC_LEN_ERR": ib.WCLocLenErr, "LOC_QP_OP_ERR": ib.WCLocQPOpErr,
-	"LOC_PROT_ERR": ib.WCLocProtErr, "WR_FLUSH_ERR": ib.WCWRFlushErr, "MW_BIND_ERR": ib.WCMWBindErr,
-	"BAD_RESP_ERR": ib.WCBadRespErr, "LOC_ACCESS_ERR": ib.WCLocAccessErr, "REM_INV_REQ_ERR": ib.WCRemInvReqErr,
-	"REM_ACCESS_ERR": ib.WCRemAccessErr, "REM_OP_ERR": ib.WCRemOpErr, "RETRY_EXC_ERR": ib.WCRetryExcErr,
-	"RNR_RETRY_EXC_ERR": ib.WCRNRRetryExcErr, "REM_ABORT_ERR": ib.WCRemAbortErr, "FATAL_ERR": ib.WCFatalErr,
-	"RESP_TIMEOUT_ERR": ib.WCRespTimeoutErr, "GENERAL_ERR": ib.WCGeneralErr,
-}}
+var statuses = vocabulary[ib.WCStatus]{"completion status", ib.WCStatuses}
 
 func statusName(s ib.WCStatus) string { return statuses.name(s) }
 

@@ -74,6 +74,7 @@ func (q *CQ) Len() int { return int(atomic.LoadUint32(Word(q.Ring, abi.RingProdu
 type WC struct {
 	WRID      uint64
 	Status    ib.WCStatus
+	VendorErr uint32
 	Opcode    ib.WCOpcode
 	ByteLen   uint32
 	Imm       uint32 // immediate data, or with WCWithInv the R_Key that was invalidated
@@ -97,7 +98,7 @@ func (q *CQ) Poll() (w WC, ok bool) {
 	c.Parse(q.Ring[abi.RingSlots+q.consumer%slots*abi.CQESize:])
 	w = WC{
 		WRID:      c.WRID,
-		Status:    ib.WCStatus(c.Status),
+		VendorErr: c.VendorErr, Status: ib.WCStatus(c.Status),
 		Opcode:    ib.WCOpcode(c.Opcode),
 		ByteLen:   c.ByteLen,
 		Imm:       c.Immediate(),
