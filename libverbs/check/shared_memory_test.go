@@ -21,18 +21,20 @@ func shareMemory(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "SOFTROCE_MEMORY=aut
 // the words for how its memory is accessed and why, with what the daemon says. AddressSanitizer has
 // an allocator and checks of its own, which must not notice an exchange.
 func TestSharedMemoryIsThatOfTheProgram(t *testing.T) {
-	t.Run("plain", func(t *testing.T) { runSharedMemory(t, plain) })
-	t.Run("sanitized", func(t *testing.T) { runSharedMemory(t, sanitized) })
+	for _, program := range []string{"shared_memory", "shared_memory_processes"} {
+		t.Run(program+"/plain", func(t *testing.T) { runSharedMemory(t, plain, program) })
+		t.Run(program+"/sanitized", func(t *testing.T) { runSharedMemory(t, sanitized, program) })
+	}
 }
 
-func runSharedMemory(t *testing.T, b *build) {
+func runSharedMemory(t *testing.T, b *build, program string) {
 	f := fabrictest.New(t, fabrictest.Config{NICs: 1, Limits: attach.Limits{Registered: 4 << 30}})
-	cmd := b.command(t, 3*programLimit, f.Socket(), b.compile(t, "shared_memory"))
+	cmd := b.command(t, 3*programLimit, f.Socket(), b.compile(t, program))
 	shareMemory(cmd)
 	stderr, err := converse(t, cmd, func(line string) {
 		address, want, _ := strings.Cut(line, " ")
 		if got := accessOf(f, address); !strings.HasPrefix(want, got+" (") {
-			t.Errorf("shared_memory.c: %s: is %s", want, got)
+			t.Errorf("%s.c: %s: is %s", program, want, got)
 		}
 	})
 	if err != nil || stderr != "" {

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Registered memory that is shared with the daemon: what the program sees of it, and which memory
- * is not shared. The program writes lines for the test, which compares them with what the daemon
- * says about a region.
+ * is not shared.
  */
-#include "setup.h"
+#include "shared_memory.h"
 
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <malloc.h>
 #include <pthread.h>
-#include <spawn.h>
-#include <stdint.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -20,115 +16,6 @@
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24
 #endif
-
-enum {
-	PAGE = 4096,
-	SIZE = 64 * PAGE
-};
-
-extern char **environ;
-static struct setup s;
-static struct ibv_qp *qp;
-
-/* Its allocator puts memory elsewhere, and it ignores mlock. */
-#ifdef __SANITIZE_ADDRESS__
-static const bool sanitized = true;
-#else
-static const bool sanitized = false;
-#endif
-
-static void expect_as(struct ibv_mr *mr, const char *how, int line)
-{
-	char reply[100];
-	REQUIRE(mr);
-	printf("%#lx %s (line %d)\n", (unsigned long)(uintptr_t)mr->addr, how, line);
-	fflush(stdout);
-	REQUIRE(fgets(reply, sizeof reply, stdin));
-}
-
-#define EXPECT(mr, how) expect_as(mr, how, __LINE__)
-
-static struct ibv_mr *reg(void *p, size_t size)
-{
-	return ibv_reg_mr(s.pd, p, size, ALL_ACCESS);
-}
-
-static char *anonymous(size_t size)
-{
-	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	REQUIRE(p != MAP_FAILED);
-	return p;
-}
-
-/* Memory that no other mapping is merged with. */
-static char *isolated(size_t size)
-{
-	char *p = mmap(NULL, size + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	REQUIRE(p != MAP_FAILED && !mprotect(p + PAGE, size, PROT_READ | PROT_WRITE));
-	return p + PAGE;
-}
-
-static void fill(char *p, size_t size, char seed)
-{
-	for (size_t i = 0; i < size; i++)
-		p[i] = (char)(i / 64 * 7 + i + (size_t)seed);
-}
-
-static bool filled(const char *p, size_t size, char seed)
-{
-	for (size_t i = 0; i < size; i++)
-		if (p[i] != (char)(i / 64 * 7 + i + (size_t)seed))
-			return false;
-	return true;
-}
-
-static bool all(const char *p, size_t size, char value)
-{
-	for (size_t i = 0; i < size; i++)
-		if (p[i] != value)
-			return false;
-	return true;
-}
-
-/* RDMA WRITE between two regions of this process. */
-static void write_to(struct ibv_mr *to, void *dest, struct ibv_mr *from, void *src, size_t size)
-{
-	struct ibv_sge sge = {(uintptr_t)src, (uint32_t)size, from->lkey};
-	struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1}, *bad;
-	struct ibv_wc wc;
-	int n;
-	wr.wr.rdma.remote_addr = (uintptr_t)dest;
-	wr.wr.rdma.rkey = to->rkey;
-	RETURNS(0, ibv_post_send(qp, &wr, &bad));
-	while (!(n = ibv_poll_cq(s.cq, 1, &wc)))
-		;
-	REQUIRE(n == 1);
-	CHECK(wc.status == IBV_WC_SUCCESS);
-}
-
-/* Writes from the first to the second half of a region and compares. */
-static void transfer(struct ibv_mr *mr)
-{
-	static char seed;
-	char *p = mr->addr;
-	size_t half = mr->length / 2;
-	fill(p, half, ++seed);
-	memset(p + half, 0, half);
-	write_to(mr, p + half, mr, p, half);
-	CHECK(filled(p, half, seed));
-	CHECK(filled(p + half, half, seed));
-}
-
-/* The region is registered, behaves as the daemon's access is expected, and is deregistered. */
-static void use_as(void *p, size_t size, const char *how, int line)
-{
-	struct ibv_mr *mr = reg(p, size);
-	expect_as(mr, how, line);
-	transfer(mr);
-	RETURNS(0, ibv_dereg_mr(mr));
-}
-
-#define USE(p, size, how) use_as(p, size, how, __LINE__)
 
 static void shares_private_memory(void)
 {
@@ -260,109 +147,6 @@ static void is_in_core_dumps(void)
 	char *p = anonymous(SIZE);
 	USE(p, SIZE, "mapped");
 	CHECK(dumped(p));
-	munmap(p, SIZE);
-}
-
-static void wait_for(int fd)
-{
-	char c;
-	REQUIRE(read(fd, &c, 1) == 1);
-}
-
-/* What a child sees, while its parent goes on. */
-static int child_of_fork(char *p, char *moved, int from_parent, int to_parent)
-{
-	CHECK(filled(p, SIZE / 2, 4));
-	CHECK(all(p + SIZE / 2 + PAGE, PAGE, 6));
-	CHECK(all(moved, PAGE, 8));
-	wait_for(from_parent);
-	CHECK(filled(p, SIZE / 2, 4));
-	memset(p, 1, SIZE / 2);
-	memset(moved, 1, PAGE);
-	REQUIRE(write(to_parent, "", 1) == 1);
-	return failures != 0;
-}
-
-static void forks(void)
-{
-	char *p = isolated(SIZE), *q = isolated(2 * PAGE);
-	struct ibv_mr *mr = reg(p, SIZE), *other = reg(q, 2 * PAGE);
-	int to_child[2], to_parent[2], status;
-	EXPECT(mr, "mapped");
-	EXPECT(other, "mapped");
-	char *moved = mremap(q, 2 * PAGE, 3 * PAGE, MREMAP_MAYMOVE);
-	REQUIRE(moved != MAP_FAILED);
-	memset(moved, 8, 3 * PAGE);
-	fill(p, SIZE / 2, 4);
-	memset(p + SIZE / 2, 6, SIZE / 2);
-	REQUIRE(!munmap(p + SIZE / 2, PAGE));
-	REQUIRE(!mprotect(p + SIZE - PAGE, PAGE, PROT_NONE));
-	REQUIRE(!mprotect(p + SIZE / 2 + PAGE, PAGE, PROT_READ));
-	REQUIRE(!pipe(to_child) && !pipe(to_parent));
-	pid_t pid = fork();
-	REQUIRE(pid >= 0);
-	if (!pid) {
-		REQUIRE(mprotect(p + SIZE / 2, PAGE, PROT_READ) && errno == ENOMEM);
-		REQUIRE(!mprotect(p + SIZE - PAGE, PAGE, PROT_READ));
-		CHECK(all(p + SIZE - PAGE, PAGE, 6));
-		_exit(child_of_fork(p, moved, to_child[0], to_parent[1]));
-	}
-	write_to(mr, p, mr, p + PAGE, PAGE); /* RDMA, and the processor */
-	memset(p + PAGE, 2, PAGE);
-	REQUIRE(write(to_child[1], "", 1) == 1);
-	wait_for(to_parent[0]);
-	REQUIRE(waitpid(pid, &status, 0) == pid);
-	CHECK(!status);
-	CHECK(all(p + PAGE, PAGE, 2));
-	CHECK(all(moved, PAGE, 8));
-	RETURNS(0, ibv_dereg_mr(mr));
-	RETURNS(0, ibv_dereg_mr(other));
-	for (int i = 0; i < 2; i++)
-		close(to_child[i]), close(to_parent[i]);
-	munmap(p, SIZE);
-	munmap(moved, 3 * PAGE);
-}
-
-static void vforks_and_spawns(void)
-{
-	char *p = anonymous(SIZE), *args[] = {"true", NULL};
-	struct ibv_mr *mr = reg(p, SIZE);
-	pid_t pid;
-	int status;
-	EXPECT(mr, "mapped");
-	REQUIRE(!posix_spawnp(&pid, "true", NULL, NULL, args, environ));
-	REQUIRE(waitpid(pid, &status, 0) == pid && !status);
-	CHECK(!system("true"));
-	transfer(mr);
-	RETURNS(0, ibv_dereg_mr(mr));
-	munmap(p, SIZE);
-}
-
-/* A child opens the device and registers memory of its own. */
-static void child_registers(void)
-{
-	int status;
-	char *p = anonymous(SIZE);
-	struct ibv_mr *mr = reg(p, SIZE);
-	EXPECT(mr, "mapped");
-	fill(p, SIZE, 1);
-	pid_t pid = fork();
-	REQUIRE(pid >= 0);
-	if (!pid) {
-		memset(&s, 0, sizeof s);
-		setup_open(&s);
-		qp = loopback_qp(&s);
-		char *copy = isolated(SIZE);
-		struct ibv_mr *own = reg(p, SIZE), *new = reg(copy, SIZE);
-		EXPECT(own, "mapped");
-		transfer(own);
-		transfer(new);
-		_exit(failures != 0);
-	}
-	REQUIRE(waitpid(pid, &status, 0) == pid);
-	CHECK(!status);
-	CHECK(filled(p, SIZE, 1));
-	RETURNS(0, ibv_dereg_mr(mr));
 	munmap(p, SIZE);
 }
 
@@ -608,17 +392,12 @@ static void survives_exhausted_descriptors(void)
 
 int main(void)
 {
-	limit_time(150);
-	setup_open(&s);
-	qp = loopback_qp(&s);
+	begin();
 	shares_private_memory();
 	reregisters();
 	follows_mappings();
 	advises();
 	is_in_core_dumps();
-	forks();
-	vforks_and_spawns();
-	child_registers();
 	does_not_share_with_threads();
 	does_not_share_other_memory();
 	does_not_share_with_flags();
@@ -627,7 +406,5 @@ int main(void)
 	releases_memory();
 	survives_closed_descriptors();
 	survives_exhausted_descriptors();
-	RETURNS(0, ibv_destroy_qp(qp));
-	setup_close(&s);
-	return failures != 0;
+	return end();
 }
