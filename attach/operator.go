@@ -171,7 +171,7 @@ func (c *conn) operated(nic []byte, what string) (d device, err error) {
 	switch {
 	case !c.peer.privileged():
 		return d, errorf(syscall.EACCES, "%s requires root or user %d", what, os.Geteuid())
-	case !known:
+	case !known || name == "":
 		return d, c.server.noDevice(name)
 	}
 	return d, nil

@@ -8,12 +8,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"softroce/attach"
 	"softroce/internal/control"
+	"softroce/internal/fabrictest"
 	"softroce/nic"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
@@ -220,6 +222,26 @@ type process struct {
 	*exec.Cmd
 	out *bufio.Reader
 	in  io.Writer
+}
+
+// otherUser makes a child of root run as another user.
+var otherUser = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, NoSetGroups: true}}
+
+// listenFor returns a function that makes the daemon listen on a further socket with a mode, in a
+// directory that every user can enter.
+func listenFor(t *testing.T, f *fabrictest.Fabric) func(os.FileMode) (path string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return func(mode os.FileMode) string {
+		path, err := f.Server.Listen(attach.ListenConfig{Path: fmt.Sprintf("%s/%o", dir, mode), Mode: mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
 }
 
 func start(t *testing.T, what, socket string, attr *syscall.SysProcAttr) *process {

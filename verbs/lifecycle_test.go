@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -14,7 +13,6 @@ import (
 
 	"softroce/attach"
 	"softroce/internal/fabrictest"
-	"softroce/internal/ib"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
 )
@@ -36,28 +34,17 @@ func TestClientOfAnotherUserNeedsSocketPermission(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("left out: only root can start a process of another user")
 	}
-	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, NoSetGroups: true}}
 	f := fabrictest.New(t, fabrictest.Config{})
 	y := verbstest.EndpointConfig{BufSize: 1 << 20}.New(t, f.Open(1))
 
-	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	listen := func(name string, mode os.FileMode) string {
-		path, err := f.Server.Listen(attach.ListenConfig{Path: dir + "/" + name, Mode: mode})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	closed, open := listen("closed", 0o660), listen("open", 0o666)
-	if got := start(t, "once", closed, nobody).line(t); !strings.Contains(got, "permission denied") {
+	listen := listenFor(t, f)
+	closed, open := listen(0o660), listen(0o666)
+	if got := start(t, "once", closed, otherUser).line(t); !strings.Contains(got, "permission denied") {
 		t.Errorf("a user without access to the socket: %s", got)
 	}
 	// The daemon lacks the right to access a process of another user: the client passes
 	// /proc/self/mem.
-	p := start(t, "once", open, nobody)
+	p := start(t, "once", open, otherUser)
 	p.join(t, y)
 	if got := p.line(t); got != "mapped: false" {
 		t.Fatal(got)
@@ -65,30 +52,6 @@ func TestClientOfAnotherUserNeedsSocketPermission(t *testing.T) {
 	if got := string(y.Buf[:22]); got != "from the other process" {
 		t.Errorf("received %q", got)
 	}
-}
-
-func TestOtherUsersAreNoOperators(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("left out: only root can start a process of another user")
-	}
-	f := fabrictest.New(t, fabrictest.Config{})
-	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	path, err := f.Server.Listen(attach.ListenConfig{Path: dir + "/open", Mode: 0o666})
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, NoSetGroups: true}}
-	if got := start(t, "operator", path, nobody).line(t); got != "refused: 3" {
-		t.Error(got)
-	}
-	f.Engines[0].Do(func() {
-		if d := f.Devices[0]; d.QueryPort().State != ib.PortActive {
-			t.Errorf("port state %v", d.QueryPort().State)
-		}
-	})
 }
 
 // openResources counts the descriptors and mappings of this process, which is the daemon.

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"softroce/internal/abi"
-	"softroce/internal/control"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
 )
@@ -92,68 +90,5 @@ func TestPKeyIndexSelectsThePartition(t *testing.T) {
 		verbs.QPMaskState|verbs.QPMaskPKeyIndex|verbs.QPMaskPort|verbs.QPMaskAccessFlags)
 	if !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("INIT with an index without a P_Key: %v", err)
-	}
-}
-
-func TestSetLinkChangesTheState(t *testing.T) {
-	f := verbstest.New(t)
-	a := f.Open(0)
-	ctx := context.Background()
-	c, err := control.NewClient(ctx, f.Dial())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	for _, want := range []struct {
-		up    bool
-		state verbs.PortState
-		event verbs.EventType
-	}{{false, verbs.PortDown, verbs.EventPortErr}, {true, verbs.PortActive, verbs.EventPortActive}} {
-		if err := c.SetLink(ctx, "nic0", want.up); err != nil {
-			t.Fatal(err)
-		}
-		if e, err := a.AsyncEvent(ctx); err != nil || e.EventType != want.event || e.Port != 1 {
-			t.Errorf("event %+v, %v", e, err)
-		}
-		if p, err := a.QueryPort(ctx); err != nil || p.State != want.state {
-			t.Errorf("port %+v, %v", p, err)
-		}
-	}
-	if err := c.SetLink(ctx, "nic9", false); !errors.Is(err, syscall.ENODEV) {
-		t.Errorf("a NIC that does not exist: %v", err)
-	}
-	req := abi.SetLinkRequest{Up: 2}
-	if _, err := c.Call(ctx, control.Request{Name: "set link", Op: abi.OpSetLink, Body: []any{req}}); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("a state that does not exist: %v", err)
-	}
-}
-
-func TestSetPKeysChangesTheTable(t *testing.T) {
-	f := verbstest.New(t)
-	a := f.Open(0)
-	ctx := context.Background()
-	c, err := control.NewClient(ctx, f.Dial())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := c.SetPKeys(ctx, "nic0", []uint16{0xffff, 0x8005}); err != nil {
-		t.Fatal(err)
-	}
-	if e, err := a.AsyncEvent(ctx); err != nil || e.EventType != verbs.EventPKeyChange || e.Port != 1 {
-		t.Errorf("event %+v, %v", e, err)
-	}
-	if keys, err := a.PKeys(ctx); err != nil || !slices.Equal(keys, []uint16{0xffff, 0x8005}) {
-		t.Errorf("P_Keys %#x, %v", keys, err)
-	}
-	for _, bad := range []struct {
-		device string
-		keys   []uint16
-		want   error
-	}{{"nic9", []uint16{1}, syscall.ENODEV}, {"nic0", nil, syscall.EINVAL}, {"nic0", []uint16{0x8000}, syscall.EINVAL},
-		{"nic0", make([]uint16, 65), syscall.EINVAL}} {
-		if err := c.SetPKeys(ctx, bad.device, bad.keys); !errors.Is(err, bad.want) {
-			t.Errorf("%s %#x: %v, want %v", bad.device, bad.keys, err, bad.want)
-		}
 	}
 }
