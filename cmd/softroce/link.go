@@ -3,17 +3,28 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
 type linkCmd struct {
 	daemonFlags
-	Device string        `arg:"" name:"nic" complete:"<nics>" help:"The NIC."`
-	State  string        `arg:"" enum:"up,down,flap" help:"What the link becomes: up, down, or down for a time (flap)."`
-	For    time.Duration `placeholder:"DURATION" default:"1s" help:"How long the link is down with flap."`
+	Device string         `arg:"" name:"nic" complete:"<nics>" help:"The NIC."`
+	State  string         `arg:"" enum:"up,down,flap" help:"What the link becomes: up, down, or down for a time (flap)."`
+	For    *time.Duration `placeholder:"DURATION" help:"How long the link is down with flap (default: 1s)."`
 }
 
 func (l *linkCmd) Run(e *env) error {
+	down := time.Second
+	switch {
+	case l.For == nil:
+	case l.State != "flap":
+		return &usageError{errors.New("--for is for flap")}
+	case *l.For <= 0:
+		return &usageError{fmt.Errorf("--for %v: want a time above 0, such as 500ms", *l.For)}
+	default:
+		down = *l.For
+	}
 	c, err := e.find()
 	if err != nil {
 		return err
@@ -23,7 +34,7 @@ func (l *linkCmd) Run(e *env) error {
 		return err
 	}
 	select {
-	case <-time.After(l.For):
+	case <-time.After(down):
 	case <-e.Done(): // Ctrl-C shortens the time
 	}
 	return errors.Join(e.Err(), c.SetLink(context.WithoutCancel(e), l.Device, true))
