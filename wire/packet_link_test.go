@@ -202,11 +202,17 @@ func TestPacketLinkReceivesOnlyItsRoCEv2(t *testing.T) {
 
 func TestFragmentsAndBadHeadersAreCounted(t *testing.T) {
 	l := newVethPair(t)
-	rx, tap := l.b.packetLink(), l.a.tap()
+	sendDamaged(t, l, l.b.packetLink(), l.a.tap())
+}
+
+// sendDamaged sends frames that a link drops and counts, each for one reason, and one whose ICRC is
+// wrong, which it receives.
+func sendDamaged(t *testing.T, l *vethPair, rx Link, tap *sniffer) {
+	t.Helper()
 	good := l.rawFrame(false)
 	ip := packet.EthernetLen
 	tap.send(change(good, ip+6, 0x20))           // first fragment, whose header checksum is wrong too
-	tap.send(change(good, ip+7, 0x10))           // a later fragment does not pass the filter
+	tap.send(change(good, ip+7, 0x10))           // a later fragment is not the link's
 	tap.send(change(good, ip+10, 0, 0))          // IPv4 header checksum
 	tap.send(change(good, ip+25, good[ip+25]-4)) // UDP length
 	tap.send(change(good, ip+26, 0xab, 0xcd))    // UDP checksum
@@ -216,7 +222,7 @@ func TestFragmentsAndBadHeadersAreCounted(t *testing.T) {
 		t.Errorf("received %d frames; want one, with a wrong ICRC", len(got))
 	}
 	want := [NumDrops]uint64{DropFragment: 1, DropIPChecksum: 1, DropUDPLength: 1, DropUDPChecksum: 1}
-	if c := rx.Counters().Drops; c != want {
+	if c := linkCounters(rx).Drops; c != want {
 		t.Errorf("drops %v, want %v", c, want)
 	}
 }
