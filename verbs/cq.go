@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +27,8 @@ type CQ struct {
 	mask     uint32
 	consumer uint32
 	resize   resize
+
+	spinLimit atomic.Int64 // of the next Wait, in nanoseconds
 
 	// Words of the ring, accessed under mu.
 	producer, consumed, armed, events *uint32
@@ -217,23 +220,51 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 
 var errResizing error = &Error{Op: "arm CQ", Errno: syscall.EBUSY, Text: "the daemon has not replied to Resize or Close yet"}
 
-// waitSpins is how often Wait checks the queue before it blocks: a few microseconds, the time of a
-// round trip through a running engine and a peer.
-const waitSpins = 2000
+// maxSpin is how long Wait polls at most before it blocks: several times what it costs the engine
+// and the program to wake a thread that is blocked.
+const maxSpin = 100 * time.Microsecond
 
-// Wait returns when the queue holds a completion. It spins for a few microseconds, then blocks in
-// the runtime's poller, without a thread. Since other goroutines may poll at the same time, Poll
-// may still return none. Errors are those of ctx, ErrDeviceFatal, ErrClosed, and EINVAL for a queue
-// with a CompChannel.
+// spin polls until the queue holds a completion: some times in any case, then until limit has
+// passed.
+func (q *CQ) spin(limit time.Duration) (ready bool, err error) {
+	ready, err = q.poll(256) // a reply on a fabric comes sooner, so most waits do not read the clock
+	if ready || err != nil {
+		return ready, err
+	}
+	for start := time.Now(); !ready && err == nil && time.Since(start) < limit; {
+		ready, err = q.poll(64)
+	}
+	return ready, err
+}
+
+// poll looks at the queue up to n times.
+func (q *CQ) poll(n int) (ready bool, err error) {
+	for ; n > 0 && !ready && err == nil; n-- {
+		ready, err = q.ready()
+	}
+	return ready, err
+}
+
+// Wait returns when the queue holds a completion. It polls for up to 100 microseconds if the last
+// completion that it blocked for came soon, otherwise for a few. Then it blocks in the runtime's
+// poller, without a thread. Since other goroutines may poll at the same time, Poll may still return
+// none. Errors are those of ctx, ErrDeviceFatal, ErrClosed, and EINVAL for a queue with a
+// CompChannel.
 func (q *CQ) Wait(ctx context.Context) error {
 	if q.socket == nil {
 		return &Error{Op: "wait for CQ", Errno: syscall.EINVAL, Text: "the events of the CQ go to a completion channel"}
 	}
-	for range waitSpins {
-		if ready, err := q.ready(); ready || err != nil {
-			return err
-		}
+	if ready, err := q.spin(time.Duration(q.spinLimit.Load())); ready || err != nil {
+		return err
 	}
+	blocked := time.Now()
+	defer func() {
+		limit := maxSpin
+		if time.Since(blocked) > maxSpin {
+			limit = 0
+		}
+		q.spinLimit.Store(int64(limit))
+	}()
 	if err := q.socket.Acquire(ctx); err != nil {
 		return err
 	}
