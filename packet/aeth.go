@@ -1,6 +1,9 @@
 package packet
 
-import "fmt"
+import (
+	"fmt"
+	"math/bits"
+)
 
 // A Syndrome is the first byte of the AETH (IBTA 9.7.5.2).
 type Syndrome uint8
@@ -77,13 +80,12 @@ func Credits(code uint8) int {
 	return credits[code&31]
 }
 
-// CreditCode returns the largest credit code that grants at most n receive work requests.
+// CreditCode returns the largest credit code that grants at most n receive work requests. Codes 2b
+// and 2b+1 grant 2^b and one and a half times that; codes 0 to 3 grant their own value.
 func CreditCode(n int) uint8 {
-	code := uint8(0)
-	for c, v := range credits {
-		if v <= n {
-			code = uint8(c)
-		}
+	if n < 4 {
+		return uint8(max(n, 0))
 	}
-	return code
+	b := bits.Len(uint(n)) - 1
+	return uint8(min(2*b+n>>(b-1)&1, CreditsUnlimited-1))
 }
