@@ -53,7 +53,8 @@ func BenchmarkWrite1MiB(b *testing.B)  { benchmark(b, ib.WRRDMAWrite, 1<<20, 4) 
 func BenchmarkWrite64KiB(b *testing.B) { benchmark(b, ib.WRRDMAWrite, 1<<16, 16) }
 func BenchmarkWrite8B(b *testing.B)    { benchmark(b, ib.WRRDMAWrite, 8, 64) }
 
-// BenchmarkWrite8BAlone shows the cost of a step that has little to do.
+// These show the cost of steps that have little to do.
 func BenchmarkWrite8BAlone(b *testing.B) { benchmark(b, ib.WRRDMAWrite, 8, 1) }
+func BenchmarkRead8BAlone(b *testing.B)  { benchmark(b, ib.WRRDMARead, 8, 1) }
 
 func BenchmarkRead1MiB(b *testing.B) { benchmark(b, ib.WRRDMARead, 1<<20, 4) }

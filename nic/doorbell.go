@@ -30,28 +30,27 @@ func (l *doorbellLine) silent() bool {
 }
 
 func (c *Context) readDoorbells() (any bool) {
-	const bells = 64 * len(doorbellLine{})
-	page := (*[(abi.DoorbellSize - abi.DoorbellBits) * 8 / bells]doorbellLine)(unsafe.Pointer(&c.opt.Doorbell[abi.DoorbellBits]))
-	for i := range (len(c.doorbells) + bells - 1) / bells {
-		if l := &page[i]; !l.silent() && c.readLine(l, i*bells) {
+	page := (*[(abi.DoorbellSize - abi.DoorbellBits) / 8]uint64)(unsafe.Pointer(&c.opt.Doorbell[abi.DoorbellBits]))
+	words := page[:(uint(len(c.doorbells))+63)/64]
+	for i := 0; i < len(words); i++ {
+		if i%len(doorbellLine{}) == 0 && len(words)-i >= len(doorbellLine{}) && (*doorbellLine)(words[i:]).silent() {
+			i += len(doorbellLine{}) - 1
+			continue
+		}
+		if atomic.LoadUint64(&words[i]) != 0 && c.readDoorbellWord(&words[i], 64*i) {
 			any = true
 		}
 	}
 	return any
 }
 
-// readLine reads the bells from number first on.
-func (c *Context) readLine(l *doorbellLine, first int) (any bool) {
-	for w := range l {
-		if atomic.LoadUint64(&l[w]) == 0 {
-			continue
-		}
-		for set := atomic.SwapUint64(&l[w], 0); set != 0; set &= set - 1 {
-			n := first + w*64 + bits.TrailingZeros64(set)
-			if n < len(c.doorbells) && c.doorbells[n] != nil {
-				c.device.tx.activate(c.doorbells[n])
-				any = true
-			}
+// readDoorbellWord reads the bells from number first on.
+func (c *Context) readDoorbellWord(word *uint64, first int) (any bool) {
+	for set := atomic.SwapUint64(word, 0); set != 0; set &= set - 1 {
+		n := first + bits.TrailingZeros64(set)
+		if n < len(c.doorbells) && c.doorbells[n] != nil {
+			c.device.tx.activate(c.doorbells[n])
+			any = true
 		}
 	}
 	return any

@@ -61,6 +61,7 @@ type Engine struct {
 	now     int64 // time of the current step, or else of the last one
 	due     int64 // the latest time of the next step, as the last one returned it; 0: none
 	budget  int   // bytes that the current step may still transmit
+	first   int   // index of the device that transmits first in the current step
 	stalled int64 // time that the clock of the timers does not count
 	wall    wallclock
 	ended   bool // Run has returned or Close was called

@@ -76,6 +76,9 @@ func (e *Engine) transmit() {
 		d.acknowledge()
 	}
 	e.budget = stepBytes
+	if e.first++; e.first >= len(e.devices) {
+		e.first = 0
+	}
 	e.serve()
 }
 
@@ -90,11 +93,12 @@ func (e *Engine) serve() {
 	if active == 0 {
 		return
 	}
-	first := int(e.steps.Load() % uint64(len(e.devices)))
-	for i := range e.devices {
-		if d := e.devices[(first+i)%len(e.devices)]; d.tx.ready() {
-			e.budget -= d.serve(e.budget / active)
-			active--
+	for _, part := range [2][]*Device{e.devices[e.first:], e.devices[:e.first]} {
+		for _, d := range part {
+			if d.tx.ready() {
+				e.budget -= d.serve(e.budget / active)
+				active--
+			}
 		}
 	}
 }
