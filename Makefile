@@ -28,7 +28,7 @@ RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/
 	./internal/check/... ./internal/replay/... ./internal/liveplay/... ./internal/control/... ./internal/abi ./internal/daemon/... \
 	./internal/run/... ./internal/show/... ./internal/metrics/...
 
-.PHONY: help build libs install deb test e2e matrix simulate soak torture demo bench bench-check fuzz lint race coverage mutate clean
+.PHONY: help build libs install deb test e2e matrix simulate soak torture demo bench bench-check profile fuzz lint race coverage mutate clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -118,6 +118,11 @@ bench: build ## softroce beside TCP, UCX and the kernel; also in bench.json; BEN
 
 bench-check: override BENCH += -check scripts/bench/recorded.json
 bench-check: bench ## the same, and fails if a ratio is worse than the recorded one by a quarter (root)
+
+# The compiler reads default.pgo by itself: it inlines what the profile shows as hot. A profile that
+# is out of date does no harm.
+profile: ## cmd/softroce/default.pgo: a profile of the engine, for the compiler
+	go test -o /dev/null ./nic -run '^$$' -bench '8B|64KiB|Wire' -benchtime 2s -cpuprofile '$(CURDIR)/cmd/softroce/default.pgo'
 
 clean: ## remove what was built
 	rm -rf bin dist demo.pcapng internal/run/lib/*
