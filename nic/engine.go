@@ -57,14 +57,17 @@ type Engine struct {
 	seed   uint64
 	io     *mrtable.IO
 
-	devices []*Device
-	now     int64 // time of the current step, or else of the last one
-	due     int64 // the latest time of the next step, as the last one returned it; 0: none
-	budget  int   // bytes that the current step may still transmit
-	first   int   // index of the device that transmits first in the current step
-	stalled int64 // time that the clock of the timers does not count
-	wall    wallclock
-	ended   bool // Run has returned or Close was called
+	devices   []*Device
+	now       int64    // time of the current step, or else of the last one
+	due       int64    // the latest time of the next step, as the last one returned it; 0: none
+	budget    int      // bytes that the current step may still transmit
+	stepLimit int      // bytes that a step may transmit, and receive on each device
+	last      *Context // the one that transmitted last, nil if it is closed
+	sharedAt  int64    // when another client had transmitted before, or 0
+	first     int      // index of the device that transmits first in the current step
+	stalled   int64    // time that the clock of the timers does not count
+	wall      wallclock
+	ended     bool // Run has returned or Close was called
 
 	completions completions
 	failed      func(tag any, err error) // e.writeFailed, as a func value that is made once
@@ -113,7 +116,7 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 	if c.ReadArena == 0 {
 		c.ReadArena = DefaultReadArena
 	}
-	e := &Engine{config: c, seed: c.Seed, wall: wallclock{read: wallOf(&c)}, io: mrtable.NewIO(c.ReadArena)}
+	e := &Engine{config: c, seed: c.Seed, wall: wallclock{read: wallOf(&c)}, io: mrtable.NewIO(c.ReadArena), stepLimit: stepBytes}
 	if e.seed == 0 {
 		var b [8]byte
 		if _, err := rand.Read(b[:]); err != nil {

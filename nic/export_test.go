@@ -1,6 +1,8 @@
 package nic
 
 import (
+	"time"
+
 	"softroce/mrtable"
 )
 
@@ -99,3 +101,9 @@ func NewObserver() Observer { return Observer{newObserver()} }
 // Look and Close are those of the observer.
 func (o Observer) Look(thread int) Activity { return o.look(thread) }
 func (o Observer) Close()                   { o.close() }
+
+// AdaptStep is adaptStep. It returns how many bytes the next step may transmit.
+func (e *Engine) AdaptStep(took time.Duration) int {
+	e.adaptStep(int64(took))
+	return e.stepLimit
+}

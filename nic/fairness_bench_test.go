@@ -59,7 +59,8 @@ const hogMessage = 64 << 20
 // is complete.
 func startHog(w *testFabric, x, y *nic.Device, op ib.WROpcode, process bool, n int) func() {
 	w.mem = hogMessage
-	sides := [2]*client{w.client(x), w.client(y)}
+	options := nic.ContextOptions{PID: 2}
+	sides := [2]*client{w.clientOf(x, options), w.clientOf(y, options)}
 	for _, c := range sides {
 		fill(c.mem, 1)
 		if process {
@@ -93,7 +94,7 @@ func latencyBeside(b *testing.B, devices func(*testFabric) (x, y *nic.Device), s
 	bell, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	check(b, err)
 	defer unix.Close(bell)
-	v, peer := connected(w.clientOf(x, nic.ContextOptions{DoorbellFD: bell}), w.client(y), oneWR)
+	v, peer := connected(w.clientOf(x, nic.ContextOptions{PID: 1, DoorbellFD: bell}), w.client(y), oneWR)
 	repost := start(w, x, y)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)

@@ -83,6 +83,7 @@ func (e *Engine) loop(ctx context.Context) {
 		now = e.config.Clock()
 		if busy {
 			e.busy.Add(now - then)
+			e.adaptStep(now - then)
 			idleSince, idleSteps = now, 0
 			continue
 		}

@@ -32,12 +32,12 @@ func (r *rxState) init(*Device) {
 	r.pkt.Payload = make([][]byte, 0, 8)
 }
 
-// receive processes received frames: about stepBytes, since others wait and the peers wait for
-// ACKs, but in any case all whose payload is in a program's memory. Those are few, since a step
-// does not transmit more than stepBytes either. drained means that none of them is left, so that
-// this memory may be released.
+// receive processes received frames: about stepLimit bytes, since others wait and the peers wait
+// for ACKs, but in any case all whose payload is in a program's memory. Those are few, since a step
+// does not transmit more than stepBytes. drained means that none of them is left, so that this
+// memory may be released.
 func (d *Device) receive() (n int, drained bool) {
-	for cost := 0; cost < stepBytes || n < rxReferences && wire.HoldsReferences(d.link); {
+	for cost := 0; cost < d.engine.stepLimit || n < rxReferences && wire.HoldsReferences(d.link); {
 		k, err := d.link.Receive(d.engine.now, d.rx.batch)
 		if err != nil {
 			d.linkError = err

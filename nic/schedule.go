@@ -15,9 +15,20 @@ const (
 	// packets of path MTU 4096 with their headers.
 	turnBytes = 60 << 10
 
-	// stepBytes is about how much a step transmits, on all devices, and how much it receives on
-	// each. It bounds how long a step takes, and suffices for large batches.
+	// stepBytes is about how much a step transmits at most, on all devices, and how much it
+	// receives on each. It suffices for large batches.
 	stepBytes = 6 * turnBytes
+
+	// While several clients are active, a step longer than longStep, in nanoseconds, halves what
+	// the next ones may transmit and receive, down to one turn. One shorter than shortStep adds
+	// half a turn. A message passes through three or four steps, and should not take longer than
+	// 200 µs.
+	longStep  = 40e3
+	shortStep = 20e3
+
+	// aloneAfter is how long, in nanoseconds, others have not transmitted when a client counts as
+	// the only active one. Its steps are long: that costs less.
+	aloneAfter = 1e9
 
 	// maxTurn is the longest turn of a queue pair. It is longer than that of its client, which then
 	// has none for some rounds. Long turns are cheaper, because the queue pair's memory stays in
@@ -66,7 +77,12 @@ func (t *txState) deactivate(q *QP) {
 }
 
 // remove removes the client, which is being closed.
-func (t *txState) remove(c *Context) { t.clients.remove(&c.schedule.place) }
+func (t *txState) remove(c *Context) {
+	t.clients.remove(&c.schedule.place)
+	if e := c.device.engine; e.last == c {
+		e.last = nil
+	}
+}
 
 // transmit emits acknowledgements, and then what the clients have to send.
 func (e *Engine) transmit() {
@@ -75,11 +91,36 @@ func (e *Engine) transmit() {
 		d.fillMADs()
 		d.acknowledge()
 	}
-	e.budget = stepBytes
+	e.budget = e.stepLimit
 	if e.first++; e.first >= len(e.devices) {
 		e.first = 0
 	}
 	e.serve()
+}
+
+// noteClient records that a queue pair of c transmits. The contexts of a process are one client.
+func (e *Engine) noteClient(c *Context) {
+	last := e.last
+	if c == last {
+		return
+	}
+	if last != nil && (last.opt.PID != c.opt.PID || c.opt.PID == 0) {
+		e.sharedAt = e.now
+	}
+	e.last = c
+}
+
+// adaptStep chooses how much steps may transmit and receive by how long the last one took: how long
+// a byte takes depends on the link, the memory and the machine.
+func (e *Engine) adaptStep(took int64) {
+	switch {
+	case e.sharedAt == 0 || e.now-e.sharedAt > aloneAfter:
+		e.stepLimit = stepBytes
+	case took > longStep:
+		e.stepLimit = max(e.stepLimit/2, turnBytes)
+	case took < shortStep:
+		e.stepLimit = min(e.stepLimit+turnBytes/2, stepBytes)
+	}
 }
 
 // serve gives the devices their shares of what the step may still transmit.
@@ -127,6 +168,7 @@ func (d *Device) serve(budget int) (spent int) {
 			if q.held() {
 				continue // until release
 			}
+			d.engine.noteClient(q.ctx)
 			before := t.data.filled
 			cost, more := d.serveQP(q, budget-spent)
 			spent += cost
@@ -259,6 +301,7 @@ func (d *Device) acknowledge() {
 			t.activate(q)
 			continue
 		}
+		d.engine.noteClient(q.ctx)
 		t.left = turnBytes
 		more := q.t.Acknowledge(d.env(q))
 		t.finish()

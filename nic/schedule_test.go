@@ -3,6 +3,7 @@ package nic_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"softroce/internal/ib"
 	"softroce/mrtable"
@@ -136,6 +137,47 @@ func TestStepTransmitsBoundedBytes(t *testing.T) {
 		if sent < nic.StepBytes/2 || sent > nic.StepBytes+64<<10 {
 			t.Fatalf("a step sent %d bytes, want about %d", sent, nic.StepBytes)
 		}
+	}
+}
+
+// While two processes transmit, steps that take long make the next ones transmit less.
+func TestLongStepsShortenTheNext(t *testing.T) {
+	w := newTestFabric(t)
+	x, tap := w.tapped(1)
+	b := w.clientOf(w.nic(2), nic.ContextOptions{PID: 2})
+	post := func(a *client) {
+		q, _ := connected(a, b, oneWR)
+		q.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 4<<20)})
+	}
+	sent := func() int {
+		before := tap.bytes
+		w.step1()
+		return tap.bytes - before
+	}
+	alone, other := w.clientOf(x, nic.ContextOptions{PID: 2}), w.clientOf(x, nic.ContextOptions{PID: 3})
+	post(alone)
+	sent()
+	w.now += 2e9
+	sent()
+	if n := w.engine.AdaptStep(time.Second); n != nic.StepBytes {
+		t.Errorf("steps of a process that is alone transmit %d bytes, want %d", n, nic.StepBytes)
+	}
+	post(other)
+	sent()
+	for range 10 {
+		w.engine.AdaptStep(60 * time.Microsecond)
+	}
+	if n := w.engine.AdaptStep(30 * time.Microsecond); n != nic.TurnBytes {
+		t.Errorf("after long steps the next may transmit %d bytes, want %d", n, nic.TurnBytes)
+	}
+	if n := sent(); n == 0 || n > nic.TurnBytes*3/2 {
+		t.Errorf("after long steps a step transmitted %d bytes, want about %d", n, nic.TurnBytes)
+	}
+	for range 20 {
+		w.engine.AdaptStep(10 * time.Microsecond)
+	}
+	if n := w.engine.AdaptStep(30 * time.Microsecond); n != nic.StepBytes {
+		t.Errorf("after short steps the next may transmit %d bytes, want %d", n, nic.StepBytes)
 	}
 }
 
