@@ -179,6 +179,16 @@ func TestLongStepsShortenTheNext(t *testing.T) {
 	if n := w.engine.AdaptStep(30 * time.Microsecond); n != nic.StepBytes {
 		t.Errorf("after short steps the next may transmit %d bytes, want %d", n, nic.StepBytes)
 	}
+	other.Context.Close()
+	sent()
+	if n := w.engine.AdaptStep(time.Second); n != nic.StepBytes/2 {
+		t.Errorf("soon after the other process ended, steps transmit %d bytes, want %d", n, nic.StepBytes/2)
+	}
+	w.now += 2e9
+	sent()
+	if n := w.engine.AdaptStep(time.Second); n != nic.StepBytes {
+		t.Errorf("long after the other process ended, steps transmit %d bytes, want %d", n, nic.StepBytes)
+	}
 }
 
 // Clients that become active again and again do not keep one waiting that is always active, and

@@ -25,6 +25,11 @@ func TestCreditCodes(t *testing.T) {
 			t.Errorf("%d WQEs: code %d, want %d", n, got, code)
 		}
 	}
+	for code := uint8(0); code < CreditsUnlimited; code++ {
+		if got := CreditCode(Credits(code)); got != code {
+			t.Errorf("code %d round-trips as %d", code, got)
+		}
+	}
 	for n := range 2 * Credits(CreditsUnlimited-1) {
 		code := CreditCode(n)
 		if Credits(code) > n || code+1 < CreditsUnlimited && Credits(code+1) <= n {
