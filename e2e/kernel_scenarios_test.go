@@ -209,7 +209,7 @@ func checkScenarios(t *testing.T, reports *bytes.Buffer, files []string, known f
 		case documented[r.Scenario]:
 			t.Errorf("%s was played: %s, but %s lists it as not playable", r.Scenario, r.Outcome, scenariosFile)
 		case !departs && r.Outcome == scenario.OutcomeFailed:
-			t.Errorf("%s failed:\n%s", r.Scenario, r.Log)
+			t.Errorf("%s failed at line %d: %s\n%s", r.Scenario, r.Line, oneLine(r.Reason), r.Log)
 		case departs && r.Outcome == scenario.OutcomeOK:
 			t.Errorf("%s passes, but according to %s the kernel %s:\n%s", r.Scenario, deviationsFile, dep.behavior, r.Log)
 		case departs && !dep.matches(r.Line, r.Reason):
@@ -221,3 +221,6 @@ func checkScenarios(t *testing.T, reports *bytes.Buffer, files []string, known f
 		t.Logf("%d skipped: %s", skipped[why], why)
 	}
 }
+
+// oneLine puts a reason into the first line of a log message, the only one that a summary shows.
+func oneLine(reason string) string { return strings.Join(strings.Fields(reason), " ") }

@@ -227,9 +227,10 @@ var crash = regexp.MustCompile(`^(panic: |fatal error: |WARNING: DATA RACE|SIG\w
 func (r *report) addFailure(e event, key string) {
 	var crashed, logged, other []string
 	for _, s := range r.output[key] {
+		waited := exclusiveWait.MatchString(s)
 		s = strings.TrimSpace(s)
 		switch {
-		case s == "" || strings.HasPrefix(s, "===") || strings.HasPrefix(s, "---") || strings.HasPrefix(s, "FAIL"):
+		case waited || s == "" || strings.HasPrefix(s, "===") || strings.HasPrefix(s, "---") || strings.HasPrefix(s, "FAIL"):
 		case crash.MatchString(s):
 			crashed = append(crashed, s)
 		case logPosition.MatchString(s):

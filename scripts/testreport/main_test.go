@@ -19,6 +19,7 @@ func reportOf(t *testing.T, events string) (string, int) {
 
 func TestFailuresAreListedAtTheEnd(t *testing.T) {
 	out, status := reportOf(t, `{"Action":"output","Package":"softroce/a","Test":"TestX","Output":"=== RUN   TestX\n"}
+{"Action":"output","Package":"softroce/a","Test":"TestX/one","Output":"    a_test.go:5: waited 3m0s for exclusive use\n"}
 {"Action":"output","Package":"softroce/a","Test":"TestX/one","Output":"    a_test.go:7: wrong: 3\n"}
 {"Action":"output","Package":"softroce/a","Test":"TestX/one","Output":"        want 4\n"}
 {"Action":"output","Package":"softroce/a","Test":"TestX/one","Output":"    --- FAIL: TestX/one (0.00s)\n"}
