@@ -110,13 +110,17 @@ func (c *conn) serve() {
 // handle carries out a request and replies.
 func (c *conn) handle(p *control.Packet) {
 	op, owner, err := c.lookUp(p)
-	if err == nil && op.run != nil {
+	var delay time.Duration
+	if err == nil {
+		delay, err = c.fault(p, owner)
+	}
+	if err == nil && op.run != nil && delay == 0 {
 		a, err := owner.locked(op, func() (reply, error) { return op.run(owner, p) })
 		c.sendReply(p, a, err)
 		return
 	}
 	var cost amounts
-	if op == nil || op.client {
+	if op == nil || op.client || delay > 0 {
 		cost = amounts{waiting: 1, descriptors: uint64(len(p.FDs))}
 	}
 	if failed := c.server.budget.take(c.peer.UID, cost); failed != nil {
@@ -127,7 +131,12 @@ func (c *conn) handle(p *control.Packet) {
 	slow.Body = append([]byte(nil), p.Body...)
 	c.beside(func() {
 		var a reply
-		if err == nil {
+		c.wait(delay)
+		switch {
+		case err != nil:
+		case op.run != nil:
+			a, err = owner.locked(op, func() (reply, error) { return op.run(owner, &slow) })
+		default:
 			a, err = c.prepare(op, owner, &slow)
 		}
 		slow.CloseFDs()

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"softroce/internal/sysfs"
 	"softroce/mrtable"
 	"softroce/nic"
+	"softroce/wire/fault"
 )
 
 // Limits bound the resources of one client, so that it cannot exhaust those of the others. 0 means
@@ -92,6 +94,9 @@ type Config struct {
 	// Nil means the snapshot itself.
 	Render func(Snapshot) any
 
+	// Faults makes control verbs of clients fail or take longer. Nil means that none does.
+	Faults *fault.Verbs
+
 	// Capture starts captures. If it is nil, requests for captures fail with EOPNOTSUPP.
 	Capture Capturer
 
@@ -150,6 +155,9 @@ type device struct {
 // NewServer returns a server for the current devices of the engines.
 func NewServer(c Config) (*Server, error) {
 	c.Limits = c.Limits.withDefaults()
+	if c.Faults == nil {
+		c.Faults = fault.NewVerbs()
+	}
 	s := &Server{
 		config: c, log: c.Log, conns: map[*conn]struct{}{}, users: map[uint32]int{}, listeners: map[*listener]struct{}{},
 		pages: map[pageID]*conn{}, self: mrtable.OpenSelf(),
@@ -364,7 +372,10 @@ func (s *Server) newSnapshot() Snapshot {
 	}
 	snap.CMIDs = ids.IDs()
 	for _, d := range s.devices {
-		snap.Devices = append(snap.Devices, d.engine.Snapshot(d.Device))
+		of := d.engine.Snapshot(d.Device)
+		of.Faults = append(of.Faults, s.verbFaults(d.Name())...)
+		slices.SortStableFunc(of.Faults, func(a, b nic.FaultInfo) int { return cmp.Compare(a.Line, b.Line) })
+		snap.Devices = append(snap.Devices, of)
 	}
 	return snap
 }

@@ -115,9 +115,16 @@ func (c *Config) checkFaults(p *fault.Program) error {
 	if p == nil {
 		return nil
 	}
+	var names []string
 	for _, r := range p.Rules {
-		if err := c.checkNIC(r.NIC); err != nil {
-			return fmt.Errorf("%s: rule for NIC %s: %w", c.Fault, r.NIC, err)
+		names = append(names, r.NIC)
+	}
+	for _, r := range p.Verbs {
+		names = append(names, r.NIC)
+	}
+	for _, name := range names {
+		if err := c.checkNIC(name); err != nil {
+			return fmt.Errorf("%s: rule for NIC %s: %w", c.Fault, name, err)
 		}
 	}
 	return nil

@@ -103,8 +103,12 @@ func (d *Daemon) start() error {
 	if err := d.record(); err != nil {
 		return err
 	}
+	verbs := fault.NewVerbs()
+	if faults != nil {
+		verbs.SetProgram("", faults)
+	}
 	d.server, err = attach.NewServer(attach.Config{
-		Engines: d.engines, Limits: d.config.Limits, Release: d.release, Capture: &d.tap, Log: d.log,
+		Engines: d.engines, Limits: d.config.Limits, Release: d.release, Faults: verbs, Capture: &d.tap, Log: d.log,
 		Render: func(s attach.Snapshot) any { return NewSnapshot(s, d.Engines()) }, UntilUnused: d.config.WhileUsed,
 	})
 	if err != nil {

@@ -61,6 +61,7 @@ type Fabric struct {
 	Server  *attach.Server
 
 	t      testing.TB
+	verbs  *fault.Verbs
 	socket string
 	cancel context.CancelFunc
 	runs   sync.WaitGroup
@@ -74,7 +75,7 @@ func New(t testing.TB, c Config) *Fabric {
 	if !c.NoLeakCheck {
 		checkLeaks(t)
 	}
-	f := &Fabric{t: t}
+	f := &Fabric{t: t, verbs: fault.NewVerbs()}
 	t.Cleanup(f.Close)
 	if err := f.start(c); err != nil {
 		t.Fatalf("start fabric: %v", err)
@@ -108,7 +109,7 @@ func (f *Fabric) start(c Config) error {
 		f.runs.Go(func() { e.Run(ctx) })
 	}
 	var err error
-	f.Server, err = attach.NewServer(attach.Config{Engines: f.Engines, Limits: c.Limits, Release: "verbstest"})
+	f.Server, err = attach.NewServer(attach.Config{Engines: f.Engines, Limits: c.Limits, Release: "verbstest", Faults: f.verbs})
 	return err
 }
 
@@ -144,6 +145,7 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 		return err
 	}
 	f.Faults, f.Devices = append(f.Faults, faults), append(f.Devices, d)
+	f.verbs.SetProgram(d.Name(), program)
 	return nil
 }
 
@@ -224,6 +226,7 @@ func (f *Fabric) SetFaults(nic int, program string) error {
 		return fmt.Errorf("faults of nic%d: %w", nic, err)
 	}
 	f.Faults[nic].SetProgram(p)
+	f.verbs.SetProgram(f.Devices[nic].Name(), p)
 	return nil
 }
 

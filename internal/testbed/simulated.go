@@ -219,6 +219,9 @@ func (s *simulated) Fault(rule string) error {
 	if err != nil {
 		return err
 	}
+	if len(p.Verbs) > 0 {
+		return errors.New("rules for verbs have no effect in a simulation")
+	}
 	for _, f := range s.faults {
 		f.Link = wire.NewFaultLink(f.Link, p)
 	}

@@ -69,7 +69,8 @@ func WithPKeys(nic int, keys ...uint16) Option {
 }
 
 // WithFaults puts a fault program (docs/reference/fault-language.md) on the link of one NIC,
-// counted from 0. Fabric.SetFaults replaces it.
+// counted from 0. Its rules for verbs apply to clients that open this NIC. Fabric.SetFaults
+// replaces it.
 func WithFaults(nic int, program string) Option {
 	return func(o *options) { o.config.Faults[nic] = program }
 }

@@ -1,6 +1,8 @@
 // Package fault defines the fault language: programs of rules that drop, duplicate, reorder, delay,
-// corrupt, mark, rewrite or rate-limit packets. It parses and prints programs, and an Evaluator
-// decides what happens to each packet. It moves no packets: wire.FaultLink does, on a link.
+// corrupt, mark, rewrite or rate-limit packets, and of rules that make verbs fail or take longer.
+// It parses and prints programs. An Evaluator decides what happens to each packet, and Verbs what
+// happens to a verb. The package moves no packets: wire.FaultLink does, on a link. Package attach
+// carries out verbs.
 //
 // docs/reference/fault-language.md is the reference of the language. Its vocabulary:
 //

@@ -27,7 +27,7 @@ type Evaluator struct {
 // ruleState is a rule with its counters and its random numbers.
 type ruleState struct {
 	*Rule
-	rnd   *rand.Rand
+	choice
 	count RuleCounters
 	queue RateQueue // of a Rate rule
 }
@@ -51,7 +51,7 @@ func NewEvaluator(p *Program) Evaluator {
 		r := p.Rules[i]
 		// Each rule has a generator, so that adding a rule does not change what another one
 		// selects.
-		s := &ruleState{Rule: &r, rnd: rand.New(rand.NewPCG(p.Seed, uint64(i)))}
+		s := &ruleState{Rule: &r, choice: choice{rnd: rand.New(rand.NewPCG(p.Seed, uint64(i)))}}
 		s.count.Rule = r
 		e.rules = append(e.rules, s)
 		if r.Direction == 0 {
@@ -142,19 +142,31 @@ func (r *ruleState) selects(p *PacketInfo, since time.Duration) bool {
 	if !r.matches(p, since) {
 		return false
 	}
-	c := &r.count
-	c.Matched++
-	if c.Matched <= r.Skip || r.Count != 0 && c.Acted >= r.Count {
+	acts := r.choose(&r.Selection)
+	r.count.Matched, r.count.Acted = r.matched, r.acted
+	return acts
+}
+
+// A choice is the state of a Selection.
+type choice struct {
+	rnd            *rand.Rand
+	matched, acted uint64
+}
+
+// choose counts a match and reports whether s picks it.
+func (c *choice) choose(s *Selection) bool {
+	c.matched++
+	if c.matched <= s.Skip || s.Count != 0 && c.acted >= s.Count {
 		return false
 	}
-	n := c.Matched - r.Skip
-	if len(r.Nth) != 0 && !slices.Contains(r.Nth, n) || r.Every != 0 && n%r.Every != 0 {
+	n := c.matched - s.Skip
+	if len(s.Nth) != 0 && !slices.Contains(s.Nth, n) || s.Every != 0 && n%s.Every != 0 {
 		return false
 	}
-	if r.Chance != 0 && r.rnd.Float64() >= r.Chance {
+	if s.Chance != 0 && c.rnd.Float64() >= s.Chance {
 		return false
 	}
-	c.Acted++
+	c.acted++
 	return true
 }
 

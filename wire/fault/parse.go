@@ -53,8 +53,12 @@ func Parse(r io.Reader) (*Program, error) {
 			errs = append(errs, p.err)
 			continue
 		}
+		text = strings.TrimSpace(text)
 		if n := len(prog.Rules); n > 0 && prog.Rules[n-1].Line == line {
-			prog.Rules[n-1].Text = strings.TrimSpace(text)
+			prog.Rules[n-1].Text = text
+		}
+		if n := len(prog.Verbs); n > 0 && prog.Verbs[n-1].Line == line {
+			prog.Verbs[n-1].Text = text
 		}
 	}
 	if err := in.Err(); err != nil {
@@ -112,9 +116,13 @@ func (p *parser) statement(prog *Program) {
 		}
 		return
 	}
+	if first == "fail" || first == "slow" {
+		p.verbRule(prog, first == "fail")
+		return
+	}
 	a := slices.Index(actionNames[:], first)
 	if a < 0 {
-		p.fail(first, "a line begins with an action or the seed%s", suggest.Word(first, append(actionNames[:], "seed")))
+		p.fail(first, "a line begins with an action or the seed%s", suggest.Word(first, append(actionNames[:], "fail", "slow", "seed")))
 		return
 	}
 	r := Rule{Action: Action(a), Line: p.line}
@@ -225,14 +233,22 @@ func (p *parser) condition(r *Rule, w string) {
 	case "src", "dst":
 		p.address(r, w)
 	case "time":
-		p.window(r)
+		r.From, r.Until = p.window()
 	default:
-		p.selection(r, w)
+		if !p.selection(&r.Selection, w) {
+			known := slices.Clone(commonClauses)
+			for name, a := range actionClauses {
+				if a == r.Action {
+					known = append(known, name)
+				}
+			}
+			p.fail(w, "is not a condition of %q%s", r.Action, suggest.Word(w, known))
+		}
 	}
 }
 
-// selection reads the rest of a selection that begins with w.
-func (p *parser) selection(r *Rule, w string) {
+// selection reads the rest of a selection that begins with w. It returns false if w begins none.
+func (p *parser) selection(r *Selection, w string) bool {
 	switch w {
 	case "skip":
 		r.Skip = p.positive("a number of packets", math.MaxUint64)
@@ -251,14 +267,9 @@ func (p *parser) selection(r *Rule, w string) {
 	case "count":
 		r.Count = p.positive("a number of packets", math.MaxUint64)
 	default:
-		known := slices.Clone(commonClauses)
-		for name, a := range actionClauses {
-			if a == r.Action {
-				known = append(known, name)
-			}
-		}
-		p.fail(w, "is not a condition of %q%s", r.Action, suggest.Word(w, known))
+		return false
 	}
+	return true
 }
 
 // check reports mistakes that only the whole rule shows.
@@ -454,19 +465,20 @@ func (p *parser) address(r *Rule, which string) {
 }
 
 // window reads the condition "time".
-func (p *parser) window(r *Rule) {
+func (p *parser) window() (from, until time.Duration) {
 	w := p.word("a range of times such as 1s..2s")
-	from, until, ok := strings.Cut(w, "..")
+	first, last, ok := strings.Cut(w, "..")
 	var err, err2 error
-	if r.From = 0; from != "" {
-		r.From, err = time.ParseDuration(from)
+	if first != "" {
+		from, err = time.ParseDuration(first)
 	}
-	if r.Until = 0; until != "" {
-		r.Until, err2 = time.ParseDuration(until)
+	if last != "" {
+		until, err2 = time.ParseDuration(last)
 	}
-	if p.err == nil && (!ok || err != nil || err2 != nil || r.From < 0 || until != "" && r.Until <= r.From) {
+	if p.err == nil && (!ok || err != nil || err2 != nil || from < 0 || last != "" && until <= from) {
 		p.fail(w, "must be a range of times since the start, such as 1s..2s, ..500ms or 3s..")
 	}
+	return from, until
 }
 
 // parsePrefix reads a prefix, or an address as the prefix that holds nothing else.

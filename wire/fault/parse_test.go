@@ -12,7 +12,7 @@ import (
 func TestParseErrorsSuggestCorrections(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"dorp", `line 1: "dorp": a line begins with an action or the seed; did you mean "drop"?`},
-		{"lose everything", `line 1: "lose": a line begins with an action or the seed (have: corrupt, delay, drop, duplicate, mark, rate, reorder, seed, set)`},
+		{"lose everything", `line 1: "lose": a line begins with an action or the seed (have: corrupt, delay, drop, duplicate, fail, mark, rate, reorder, seed, set, slow)`},
 		{"\n# fine\ndrop opcdoe WRITE_ONLY", `line 3: "opcdoe": is not a condition of "drop"; did you mean "opcode"?`},
 		{"drop opcode WRITE_ONYL", `line 1: "WRITE_ONYL": is not an opcode; did you mean "WRITE_ONLY"?`},
 		{"drop kind wirte", `line 1: "wirte": is not a kind of packet; did you mean "write"?`},
@@ -37,6 +37,12 @@ func TestParseErrorsSuggestCorrections(t *testing.T) {
 		{"drop src example", `line 1: "example": must be an address or a prefix, such as 192.0.2.1 or 2001:db8::/64`},
 		{"drop time 2s", `line 1: "2s": must be a range of times since the start, such as 1s..2s, ..500ms or 3s..`},
 		{"drop time 2s..1s", `line 1: "2s..1s": must be a range of times since the start, such as 1s..2s, ..500ms or 3s..`},
+		{"fail create_pq ENOMEM", `line 1: "create_pq": is not a verb; did you mean "create_cq"?`},
+		{"fail create_qp ENOMEN", `line 1: "ENOMEN": is not the name of an error; did you mean "ENOMEM"?`},
+		{"fail create_qp", `line 1: at the end: an error such as ENOMEM must follow`},
+		{"slow create_qp", `line 1: at the end: a time such as 200ms or 3s must follow`},
+		{"fail reg_mr EFAULT psn 5", `line 1: "psn": is not a condition of rules for verbs (have: chance, client, count, every, nic, nth, skip, time)`},
+		{"fail reg_mr EFAULT nth 1 nth 2", `line 1: "nth": is given twice; separate several values with commas`},
 		{"seed 1 2", `line 1: "2": nothing may follow the seed`},
 		{"dorp\ndelay", "line 1: \"dorp\": a line begins with an action or the seed; did you mean \"drop\"?\n" +
 			"line 2: at the end: a time such as 20us or 1.5ms must follow"},

@@ -12,7 +12,8 @@ import (
 // several links can share one.
 type Program struct {
 	Seed  uint64 // of all random choices
-	Rules []Rule
+	Rules []Rule // for packets
+	Verbs []VerbRule
 }
 
 // An Action is what a rule does to the packets that it selects.
@@ -93,12 +94,7 @@ type Rule struct {
 	Until     time.Duration // 0 means no end
 	Match     func(*packet.Header) bool
 
-	// Selection among the packets that match.
-	Skip   uint64   // do not count the first Skip
-	Nth    []uint64 // only these
-	Every  uint64   // only multiples of Every
-	Chance float64  // each with this probability; 0 means always
-	Count  uint64   // at most Count packets; 0 means no limit
+	Selection
 
 	// Parameters of the action.
 	Copies        int           // Duplicate; 0 means 1
@@ -112,6 +108,15 @@ type Rule struct {
 	Queue         int    // Rate: packets that may wait, more are dropped; 0 means DefaultQueue
 }
 
+// A Selection picks among the packets, or calls of verbs, that match a rule.
+type Selection struct {
+	Skip   uint64   // do not count the first Skip
+	Nth    []uint64 // only these
+	Every  uint64   // only multiples of Every
+	Chance float64  // each with this probability; 0 means always
+	Count  uint64   // at most Count; 0 means no limit
+}
+
 // Defaults and limits of rules.
 const (
 	DefaultWithin = time.Millisecond
@@ -122,8 +127,9 @@ const (
 	MaxQueued = 16384
 )
 
-// For returns the program for the NIC of this name: without the rules for other NICs, and with a
-// seed that depends on the name, so that random choices differ between NICs.
+// For returns the program for the packets of the NIC of this name: without the rules for other
+// NICs and for verbs, and with a seed that depends on the name, so that random choices differ
+// between NICs.
 func (p *Program) For(nic string) *Program {
 	h := fnv.New64a()
 	h.Write([]byte(nic))

@@ -1,0 +1,74 @@
+package attach
+
+import (
+	"time"
+
+	"softroce/internal/abi"
+	"softroce/internal/control"
+	"softroce/nic"
+	"softroce/wire/fault"
+)
+
+// verbs names the operations that are verbs as the fault language does.
+var verbs = map[uint16]string{
+	abi.OpOpenDevice: "open_device", abi.OpQueryDevice: "query_device", abi.OpQueryPort: "query_port",
+	abi.OpQueryGIDs: "query_gid", abi.OpQueryPKeys: "query_pkey",
+	abi.OpAllocPD: "alloc_pd", abi.OpDeallocPD: "dealloc_pd",
+	abi.OpRegMR: "reg_mr", abi.OpReregMR: "rereg_mr", abi.OpDeregMR: "dereg_mr",
+	abi.OpAllocMW: "alloc_mw", abi.OpDeallocMW: "dealloc_mw",
+	abi.OpAllocDM: "alloc_dm", abi.OpFreeDM: "free_dm",
+	abi.OpOpenXRCD: "open_xrcd", abi.OpCloseXRCD: "close_xrcd",
+	abi.OpCreateAH: "create_ah", abi.OpDestroyAH: "destroy_ah",
+	abi.OpCreateChannel: "create_comp_channel", abi.OpDestroyChannel: "destroy_comp_channel",
+	abi.OpCreateCQ: "create_cq", abi.OpResizeCQ: "resize_cq", abi.OpDestroyCQ: "destroy_cq",
+	abi.OpCreateSRQ: "create_srq", abi.OpModifySRQ: "modify_srq", abi.OpQuerySRQ: "query_srq", abi.OpDestroySRQ: "destroy_srq",
+	abi.OpCreateQP: "create_qp", abi.OpModifyQP: "modify_qp", abi.OpQueryQP: "query_qp", abi.OpDestroyQP: "destroy_qp",
+	abi.OpAttachMcast: "attach_mcast", abi.OpDetachMcast: "detach_mcast",
+
+	abi.OpCMCreateChannel: "rdma_create_event_channel", abi.OpCMDestroyChannel: "rdma_destroy_event_channel",
+	abi.OpCMCreateID: "rdma_create_id", abi.OpCMDestroyID: "rdma_destroy_id", abi.OpCMMigrate: "rdma_migrate_id",
+	abi.OpCMBind: "rdma_bind_addr", abi.OpCMResolveAddr: "rdma_resolve_addr", abi.OpCMResolveRoute: "rdma_resolve_route",
+	abi.OpCMListen: "rdma_listen", abi.OpCMConnect: "rdma_connect", abi.OpCMAccept: "rdma_accept", abi.OpCMReject: "rdma_reject",
+	abi.OpCMEstablish: "rdma_establish", abi.OpCMDisconnect: "rdma_disconnect", abi.OpCMNotify: "rdma_notify",
+	abi.OpCMSetOption: "rdma_set_option", abi.OpCMJoin: "rdma_join_multicast", abi.OpCMLeave: "rdma_leave_multicast",
+}
+
+// fault returns what the fault program does to a request: how long it takes before it is carried
+// out, and the error with which it fails.
+func (c *conn) fault(p *control.Packet, owner *conn) (delay time.Duration, err error) {
+	i := owner.shown.Load()
+	call := fault.Call{Verb: verbs[p.Header.Op], NIC: i.Device, PID: c.peer.PID, Comm: c.shown.Load().Comm}
+	if p.Header.Op == abi.OpOpenDevice { // the NIC is that of the request
+		var o abi.OpenDeviceRequest
+		if _, err := abi.Decode(p.Body, &o); err == nil {
+			if d, ok := c.server.findDevice(abi.Text(o.Name[:])); ok {
+				call.NIC = d.Name()
+			}
+		}
+	}
+	v := c.server.config.Faults.Evaluate(call)
+	if v.Rule != nil {
+		c.server.log.Info("verb fails by the fault program", "line", v.Rule.Line, "rule", v.Rule.Text, "nic", call.NIC, "pid", call.PID, "comm", call.Comm)
+		err = errorf(v.Rule.Errno, "fault program, line %d: %s", v.Rule.Line, v.Rule.Text)
+	}
+	return v.Delay, err
+}
+
+// verbFaults lists the rules of the fault program for verbs on a NIC.
+func (s *Server) verbFaults(name string) (l []nic.FaultInfo) {
+	for _, c := range s.config.Faults.Counters(name) {
+		l = append(l, nic.FaultInfo{Line: c.Rule.Line, Rule: c.Rule.Text, Matched: c.Matched, Acted: c.Acted})
+	}
+	return l
+}
+
+// wait waits for a time, or until the connection ends.
+func (c *conn) wait(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	select {
+	case <-time.After(d):
+	case <-c.ctx.Done():
+	}
+}

@@ -1,0 +1,86 @@
+package attach_test
+
+import (
+	"maps"
+	"slices"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach"
+	"softroce/internal/abi"
+	"softroce/internal/fabrictest"
+	"softroce/wire/fault"
+)
+
+// Every verb that a rule can name fails with the error of the rule, and only on its NIC.
+func TestVerbsFailByTheFaultProgram(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{})
+	r := connect(t, f)
+	if have, want := slices.Sorted(maps.Values(attach.Verbs)), slices.Sorted(slices.Values(fault.VerbNames)); !slices.Equal(have, want) {
+		t.Errorf("operations for\n%v\nwant\n%v", have, want)
+	}
+	for op, verb := range attach.Verbs {
+		if err := f.SetFaults(0, "fail "+verb+" EXDEV"); err != nil {
+			t.Fatal(err)
+		}
+		r.wantErrno(verb, syscall.EXDEV, r.call(op, nil, make([]byte, attach.BodyOf(op))))
+		if err := f.SetFaults(0, ""); err != nil {
+			t.Fatal(err)
+		}
+		if p := r.call(op, nil, make([]byte, attach.BodyOf(op))); syscall.Errno(p.Header.Errno) == syscall.EXDEV {
+			t.Errorf("%s fails without a rule", verb)
+		}
+		if err := f.SetFaults(1, "fail "+verb+" EXDEV"); err != nil {
+			t.Fatal(err)
+		}
+		if p := r.call(op, nil, make([]byte, attach.BodyOf(op))); syscall.Errno(p.Header.Errno) == syscall.EXDEV {
+			t.Errorf("%s fails by a rule for another NIC", verb)
+		}
+		f.SetFaults(1, "")
+	}
+}
+
+func TestVerbsFailWithEveryError(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{})
+	r := connect(t, f)
+	for e := syscall.Errno(1); e < 134; e++ {
+		name := unix.ErrnoName(e)
+		if name == "" {
+			continue
+		}
+		if err := f.SetFaults(0, "fail alloc_pd "+name); err != nil {
+			t.Fatal(err)
+		}
+		r.wantErrno(name, e, r.call(abi.OpAllocPD, nil))
+	}
+}
+
+// A verb that takes long delays neither other clients nor other verbs of its client, and ends with
+// its connection.
+func TestSlowVerbDelaysItsCallerAlone(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{})
+	if err := f.SetFaults(0, "slow alloc_pd 1h nth 1"); err != nil {
+		t.Fatal(err)
+	}
+	slow, other := connect(t, f), connect(t, f)
+	slow.send(abi.Header{Version: abi.Version, Op: abi.OpAllocPD}, nil)
+	slow.mustCall(abi.OpQueryDevice, nil)
+	other.mustCall(abi.OpAllocPD, nil)
+	slow.mustCall(abi.OpAllocPD, nil)
+	if l := f.Server.Snapshot().Devices[0].Faults; len(l) != 1 || l[0].Matched != 3 || l[0].Acted != 1 || l[0].Rule != "slow alloc_pd 1h nth 1" {
+		t.Errorf("the rules counted %+v", l)
+	}
+}
+
+func TestSlowVerbIsCarriedOut(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{})
+	if err := f.SetFaults(0, "slow alloc_pd,reg_mr 1ms\nfail dealloc_pd EBUSY nth 1\nslow dealloc_pd 1ms"); err != nil {
+		t.Fatal(err)
+	}
+	r := connect(t, f)
+	pd := abi.HandleRequest{Handle: handleOf(r.mustCall(abi.OpAllocPD, nil))}
+	r.wantErrno("the first time", syscall.EBUSY, r.call(abi.OpDeallocPD, nil, pd))
+	r.mustCall(abi.OpDeallocPD, nil, pd)
+}

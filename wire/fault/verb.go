@@ -1,0 +1,138 @@
+package fault
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// A VerbRule makes control verbs of programs fail or take longer. A call matches if it meets every
+// condition that is set. The selection then picks among the calls that match.
+type VerbRule struct {
+	Line int    // line in the source
+	Text string // text of the line
+
+	Verbs []string // of VerbNames
+	Errno syscall.Errno
+	Delay time.Duration // before the verb is carried out or fails
+
+	// Conditions.
+	NIC     string
+	Clients []string      // by the name of the program, or the process ID
+	From    time.Duration // since NewVerbs, for a daemon since its start
+	Until   time.Duration // 0 means no end
+
+	Selection
+}
+
+// A Call is a call of a control verb.
+type Call struct {
+	Verb string
+	NIC  string // "" if none is open
+	PID  int
+	Comm string // name of the program
+}
+
+func (r *VerbRule) matches(c *Call, since time.Duration) bool {
+	return slices.Contains(r.Verbs, c.Verb) &&
+		(r.NIC == "" || r.NIC == c.NIC) &&
+		(len(r.Clients) == 0 || slices.Contains(r.Clients, c.Comm) || slices.Contains(r.Clients, strconv.Itoa(c.PID))) &&
+		since >= r.From && (r.Until == 0 || since < r.Until)
+}
+
+// Verbs applies rules for verbs. Its methods may be called from any goroutine.
+type Verbs struct {
+	start time.Time
+
+	mu    sync.Mutex
+	rules []*verbState
+}
+
+// NewVerbs returns a Verbs without rules. Times of rules count from this call.
+func NewVerbs() *Verbs { return &Verbs{start: time.Now()} }
+
+// verbState is a rule with its random numbers and what it has counted.
+type verbState struct {
+	*VerbRule
+	choice
+	by       string                   // see SetProgram
+	counters map[string]*VerbCounters // by NIC
+}
+
+// VerbCounters counts what a rule did with the verbs on a NIC.
+type VerbCounters struct {
+	Rule           *VerbRule
+	Matched, Acted uint64
+}
+
+// SetProgram replaces the rules for verbs on a NIC, or on all NICs together if its name is "", by
+// those of a program.
+func (v *Verbs) SetProgram(nic string, p *Program) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.rules = slices.DeleteFunc(v.rules, func(r *verbState) bool { return r.by == nic })
+	for i, r := range p.Verbs {
+		if nic != "" && r.NIC != "" && r.NIC != nic {
+			continue
+		}
+		r.NIC = cmp.Or(r.NIC, nic)
+		rnd := rand.New(rand.NewPCG(p.Seed, verbRules|uint64(i)))
+		v.rules = append(v.rules, &verbState{&r, choice{rnd: rnd}, nic, map[string]*VerbCounters{}})
+	}
+}
+
+// verbRules keeps the random numbers of rules for verbs apart from those of rules for packets.
+const verbRules = 1 << 32
+
+// A VerbVerdict is what the rules decided about a call.
+type VerbVerdict struct {
+	Delay time.Duration // before it is carried out
+	Rule  *VerbRule     // by which it fails; nil: it does not
+}
+
+// Evaluate returns what the rules decide about a call. The first rule that lets it fail ends the
+// search; delays add up.
+func (v *Verbs) Evaluate(c Call) (d VerbVerdict) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	since := time.Since(v.start)
+	for _, r := range v.rules {
+		if !r.matches(&c, since) {
+			continue
+		}
+		n := r.counters[c.NIC]
+		if n == nil {
+			n = &VerbCounters{Rule: r.VerbRule}
+			r.counters[c.NIC] = n
+		}
+		n.Matched++
+		if !r.choose(&r.Selection) {
+			continue
+		}
+		n.Acted++
+		d.Delay += r.Delay
+		if r.Errno != 0 {
+			d.Rule = r.VerbRule
+			break
+		}
+	}
+	return d
+}
+
+// Counters returns what each rule did with the verbs on a NIC, in the order of the program. Rules
+// for other NICs are left out.
+func (v *Verbs) Counters(nic string) (l []VerbCounters) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, r := range v.rules {
+		if r.NIC == "" || r.NIC == nic {
+			n := cmp.Or(r.counters[nic], &VerbCounters{Rule: r.VerbRule})
+			l = append(l, *n)
+		}
+	}
+	return l
+}

@@ -1,0 +1,103 @@
+package fault
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func verbsOf(t *testing.T, nic, program string) *Verbs {
+	t.Helper()
+	p, err := Parse(strings.NewReader(program))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := NewVerbs()
+	v.SetProgram(nic, p)
+	return v
+}
+
+// errors returns the errors with which n equal calls fail.
+func (v *Verbs) errors(n int, c Call) (l []syscall.Errno) {
+	for range n {
+		e := syscall.Errno(0)
+		if d := v.Evaluate(c); d.Rule != nil {
+			e = d.Rule.Errno
+		}
+		l = append(l, e)
+	}
+	return l
+}
+
+func TestVerbRulesSelectCalls(t *testing.T) {
+	createCQ := Call{Verb: "create_cq", NIC: "nic0", PID: 7, Comm: "app"}
+	const failed = syscall.ENOMEM
+	for _, c := range []struct {
+		rule string
+		want []bool // whether each of five calls fails
+	}{
+		{"fail create_cq ENOMEM", []bool{true, true, true, true, true}},
+		{"fail create_qp ENOMEM", make([]bool, 5)},
+		{"fail create_qp,create_cq ENOMEM nth 2", []bool{false, true, false, false, false}},
+		{"fail create_cq ENOMEM skip 1 every 2", []bool{false, false, true, false, true}},
+		{"fail create_cq ENOMEM count 2", []bool{true, true, false, false, false}},
+		{"fail create_cq ENOMEM nic nic0 count 1", []bool{true, false, false, false, false}},
+		{"fail create_cq ENOMEM nic nic1", make([]bool, 5)},
+		{"fail create_cq ENOMEM client app nth 1", []bool{true, false, false, false, false}},
+		{"fail create_cq ENOMEM client other,7 nth 1", []bool{true, false, false, false, false}},
+		{"fail create_cq ENOMEM client other", make([]bool, 5)},
+		{"fail create_cq ENOMEM time 1h..", make([]bool, 5)},
+		{"fail create_cq ENOMEM time ..1h nth 1", []bool{true, false, false, false, false}},
+	} {
+		for i, e := range verbsOf(t, "", c.rule).errors(5, createCQ) {
+			if (e == failed) != c.want[i] {
+				t.Errorf("%s: call %d ends with %v", c.rule, 1+i, e)
+			}
+		}
+	}
+}
+
+func TestDelaysOfVerbsAddUp(t *testing.T) {
+	v := verbsOf(t, "", "slow reg_mr 20ms\nslow reg_mr 1s\nfail reg_mr EFAULT\nslow reg_mr 1m")
+	if d := v.Evaluate(Call{Verb: "reg_mr"}); d.Delay != 1020*time.Millisecond || d.Rule == nil || d.Rule.Errno != syscall.EFAULT {
+		t.Errorf("decided %v", d)
+	}
+}
+
+// What a program chooses depends on its seed and its rules alone.
+func TestRandomChoicesOfVerbsRepeat(t *testing.T) {
+	const program = "seed 3\nfail alloc_pd ENOMEM chance 50%"
+	call := Call{Verb: "alloc_pd"}
+	a, b := verbsOf(t, "", program).errors(64, call), verbsOf(t, "", program).errors(64, call)
+	n := 0
+	for i := range a {
+		if a[i] != b[i] {
+			t.Fatalf("call %d: %v and %v", i, a[i], b[i])
+		}
+		if a[i] != 0 {
+			n++
+		}
+	}
+	if n < 16 || n > 48 {
+		t.Errorf("%d of 64 calls failed, want about half", n)
+	}
+}
+
+func TestProgramOfANICLeavesOthersAlone(t *testing.T) {
+	v := verbsOf(t, "nic0", "fail alloc_pd ENOMEM\nfail alloc_pd EPERM nic nic1")
+	on := func(nic string) syscall.Errno { return v.errors(1, Call{Verb: "alloc_pd", NIC: nic})[0] }
+	if a, b := on("nic0"), on("nic1"); a != syscall.ENOMEM || b != 0 {
+		t.Errorf("nic0: %v, nic1: %v", a, b)
+	}
+	if c := v.Counters("nic0"); len(c) != 1 || c[0].Matched != 1 || c[0].Acted != 1 {
+		t.Errorf("counted %+v", c)
+	}
+	if c := v.Counters("nic1"); len(c) != 0 {
+		t.Errorf("counted %+v for the other NIC", c)
+	}
+	v.SetProgram("nic0", &Program{})
+	if e := on("nic0"); e != 0 {
+		t.Errorf("after the program was taken away: %v", e)
+	}
+}
