@@ -1,6 +1,8 @@
 package attach
 
 import (
+	"bytes"
+	"syscall"
 	"time"
 
 	"softroce/internal/abi"
@@ -48,16 +50,56 @@ func (c *conn) fault(p *control.Packet, owner *conn) (delay time.Duration, err e
 	}
 	v := c.server.config.Faults.Evaluate(call)
 	if v.Rule != nil {
-		c.server.log.Info("verb fails by the fault program", "line", v.Rule.Line, "rule", v.Rule.Text, "nic", call.NIC, "pid", call.PID, "comm", call.Comm)
+		c.server.log.Info("verb fails by the fault program", "id", v.Rule.ID, "line", v.Rule.Line, "rule", v.Rule.Text, "nic", call.NIC, "pid", call.PID, "comm", call.Comm)
 		err = errorf(v.Rule.Errno, "fault program, line %d: %s", v.Rule.Line, v.Rule.Text)
 	}
 	return v.Delay, err
 }
 
+// addFaults adds the rules of a program to those that the daemon has.
+func (c *conn) addFaults(v *abi.AddFaultsRequest, text []byte) (reply, error) {
+	if err := c.checkOperator("adding faults"); err != nil {
+		return reply{}, err
+	}
+	if int64(v.Length) > int64(len(text)) {
+		return reply{}, errorf(syscall.EINVAL, "program of %d bytes in a message with %d", v.Length, len(text))
+	}
+	p, err := fault.Parse(bytes.NewReader(text[:v.Length]))
+	if err != nil {
+		return reply{}, errorf(syscall.EINVAL, "%v", err)
+	}
+	for _, name := range p.NICs() {
+		if _, known := c.server.findDevice(name); !known {
+			return reply{}, c.server.noDevice(name)
+		}
+	}
+	first, last := c.server.config.Faults.Number(p)
+	c.server.config.Faults.Add(p)
+	for _, d := range c.server.devices {
+		d.engine.Do(func() { d.AddFaults(p) })
+	}
+	return reply{body: []any{abi.AddFaultsReply{First: uint32(first), Last: uint32(last)}}}, nil
+}
+
+// removeFault removes a rule, however it came.
+func (c *conn) removeFault(v *abi.RemoveFaultRequest, _ *control.Packet) (reply, error) {
+	if err := c.checkOperator("removing a fault"); err != nil {
+		return reply{}, err
+	}
+	found := c.server.config.Faults.Remove(int(v.ID))
+	for _, d := range c.server.devices {
+		d.engine.Do(func() { found = d.RemoveFault(int(v.ID)) || found })
+	}
+	if !found {
+		return reply{}, errorf(syscall.ENOENT, "no rule has the ID %d", v.ID)
+	}
+	return reply{}, nil
+}
+
 // verbFaults lists the rules of the fault program for verbs on a NIC.
 func (s *Server) verbFaults(name string) (l []nic.FaultInfo) {
 	for _, c := range s.config.Faults.Counters(name) {
-		l = append(l, nic.FaultInfo{Line: c.Rule.Line, Rule: c.Rule.Text, Matched: c.Matched, Acted: c.Acted})
+		l = append(l, nic.FaultInfo{ID: c.Rule.ID, Line: c.Rule.Line, Rule: c.Rule.Text, Matched: c.Matched, Acted: c.Acted})
 	}
 	return l
 }

@@ -83,8 +83,8 @@ func clientRequest[T any](name string, open bool, fds int, f func(*conn, *T, *co
 }
 
 // requestWithTail returns an operation with a body of type T and up to tail bytes behind it.
-func requestWithTail[T any](name string, tail int, f func(*conn, *T, []byte) (reply, error)) *operation {
-	o := request(name, true, func(c *conn, v *T, p *control.Packet) (reply, error) {
+func requestWithTail[T any](name string, open bool, tail int, f func(*conn, *T, []byte) (reply, error)) *operation {
+	o := request(name, open, func(c *conn, v *T, p *control.Packet) (reply, error) {
 		var zero T
 		return f(c, v, p.Body[abi.Size(zero):])
 	})
@@ -122,7 +122,7 @@ var operations = map[uint16]*operation{
 	abi.OpAllocDM:    creates(objectBytes, request("allocate DM", true, (*conn).allocDM)),
 	abi.OpFreeDM:     request("free DM", true, (*conn).freeDM),
 	abi.OpQueryDM:    request("query DM", true, (*conn).queryDM),
-	abi.OpCopyToDM:   requestWithTail("copy to DM", abi.DMCopyMax, (*conn).copyToDM),
+	abi.OpCopyToDM:   requestWithTail("copy to DM", true, abi.DMCopyMax, (*conn).copyToDM),
 	abi.OpCopyFromDM: request("copy from DM", true, (*conn).copyFromDM),
 
 	abi.OpAllocMW:   creates(objectBytes, request("allocate MW", true, (*conn).allocMW)),
@@ -175,6 +175,8 @@ var operations = map[uint16]*operation{
 
 	abi.OpSetPKeys:     request("set P_Keys", false, (*conn).setPKeys),
 	abi.OpSetLink:      request("set link", false, (*conn).setLink),
+	abi.OpAddFaults:    requestWithTail("add faults", false, abi.FaultsMax, (*conn).addFaults),
+	abi.OpRemoveFault:  request("remove fault", false, (*conn).removeFault),
 	abi.OpOpenTree:     clientRequest("open tree", false, 0, (*conn).openTree),
 	abi.OpSnapshot:     clientRequest("snapshot", false, 0, (*conn).snapshot),
 	abi.OpStartCapture: clientRequest("start capture", false, 1, (*conn).startCapture),

@@ -166,15 +166,23 @@ func (c *conn) takeCapture() (capture Capture) {
 
 // operated returns the device of a request that requires root or the daemon's user.
 func (c *conn) operated(nic []byte, what string) (d device, err error) {
+	if err := c.checkOperator(what); err != nil {
+		return d, err
+	}
 	name := abi.Text(nic)
 	d, known := c.server.findDevice(name)
-	switch {
-	case !c.peer.privileged():
-		return d, errorf(syscall.EACCES, "%s requires root or user %d", what, os.Geteuid())
-	case !known || name == "":
+	if !known || name == "" {
 		return d, c.server.noDevice(name)
 	}
 	return d, nil
+}
+
+// checkOperator returns an error unless the client is root or the daemon's user.
+func (c *conn) checkOperator(what string) error {
+	if !c.peer.privileged() {
+		return errorf(syscall.EACCES, "%s requires root or user %d", what, os.Geteuid())
+	}
+	return nil
 }
 
 // setLink does what unplugging a cable does.

@@ -374,7 +374,7 @@ func (s *Server) newSnapshot() Snapshot {
 	for _, d := range s.devices {
 		of := d.engine.Snapshot(d.Device)
 		of.Faults = append(of.Faults, s.verbFaults(d.Name())...)
-		slices.SortStableFunc(of.Faults, func(a, b nic.FaultInfo) int { return cmp.Compare(a.Line, b.Line) })
+		slices.SortStableFunc(of.Faults, func(a, b nic.FaultInfo) int { return cmp.Compare(a.ID, b.ID) })
 		snap.Devices = append(snap.Devices, of)
 	}
 	return snap

@@ -188,7 +188,8 @@ type GroupInfo struct {
 
 // A FaultInfo is a rule of the device's fault program and its counters.
 type FaultInfo struct {
-	Line       int    `json:"line"` // in its file
+	ID         int    `json:"id"`
+	Line       int    `json:"line"` // in its file, or in what was added
 	Rule       string `json:"rule"`
 	Matched    uint64 `json:"matched"`    // packets that met its conditions
 	Acted      uint64 `json:"acted"`      // of these, those that it acted on

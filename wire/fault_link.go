@@ -65,6 +65,14 @@ func (f *FaultLink) SetProgram(p *fault.Program) {
 	f.newProgram.Store(p)
 }
 
+// Add adds the rules of a program behind the others, whose counters stay. It is for the goroutine
+// that calls Send and Receive.
+func (f *FaultLink) Add(now int64, p *fault.Program) { f.rules.Add(now, p) }
+
+// Remove removes the rule with an ID and reports whether there was one. It is for the goroutine
+// that calls Send and Receive.
+func (f *FaultLink) Remove(id int) bool { return f.rules.Remove(id) }
+
 // RuleCounters returns what each rule did, in the order of the program. It is for the goroutine
 // that calls Send and Receive.
 func (f *FaultLink) RuleCounters() []fault.RuleCounters { return f.rules.Counters() }

@@ -95,6 +95,8 @@ const (
 	OpSetPKeys     = 69
 	OpOpenTree     = 70 // its reply comes with a directory: sys/class/infiniband… and dev/infiniband, as the kernel has them
 	OpSetLink      = 71
+	OpAddFaults    = 72
+	OpRemoveFault  = 73
 )
 
 // HelloRequest is the first message of a connection. The reply has the daemon's version; if the

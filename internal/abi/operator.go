@@ -29,6 +29,29 @@ type SetLinkRequest struct {
 	_      uint32
 }
 
+// AddFaultsRequest is followed by Length bytes of text in the fault language, whose rules are added
+// to those that the daemon has. Needs root or the daemon's user.
+type AddFaultsRequest struct {
+	Length uint32 // at most FaultsMax
+	_      uint32
+}
+
+// FaultsMax is the most bytes of text in an AddFaultsRequest.
+const FaultsMax = 15 * 4096
+
+// AddFaultsReply has the IDs of the rules that were added: those from First to Last, in the order
+// of their lines. If there is none, Last is below First.
+type AddFaultsReply struct {
+	First, Last uint32
+}
+
+// RemoveFaultRequest removes a rule; ENOENT if there is none of this ID. Needs root or the daemon's
+// user.
+type RemoveFaultRequest struct {
+	ID uint32
+	_  uint32
+}
+
 // MaxPKeys is the size of the largest P_Key table.
 const MaxPKeys = 64
 

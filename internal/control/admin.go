@@ -3,8 +3,10 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"softroce/internal/abi"
 )
@@ -63,6 +65,27 @@ func (c *Client) SetLink(ctx context.Context, device string, up bool) error {
 		req.Up = 1
 	}
 	_, err := c.Call(ctx, Request{Name: "set link", Op: abi.OpSetLink, Body: []any{req}})
+	return err
+}
+
+// AddFaults adds the rules of a program in the fault language to those that the daemon has. It
+// returns the IDs that they got, from first to last. Its errors are EINVAL for a wrong program,
+// ENODEV for a rule of a NIC that the daemon does not have, and EACCES as SetPKeys.
+func (c *Client) AddFaults(ctx context.Context, program string) (first, last int, err error) {
+	if len(program) > abi.FaultsMax {
+		return 0, 0, fmt.Errorf("fault program of %d bytes: at most %d can be added at a time: %w", len(program), abi.FaultsMax, syscall.EMSGSIZE)
+	}
+	var got abi.AddFaultsReply
+	_, err = c.Call(ctx, Request{
+		Name: "add faults", Op: abi.OpAddFaults, Body: []any{abi.AddFaultsRequest{Length: uint32(len(program))}, []byte(program)}, Reply: &got,
+	})
+	return int(got.First), int(got.Last), err
+}
+
+// RemoveFault removes a rule of the daemon's fault programs. Its errors are ENOENT, and EACCES as
+// SetPKeys.
+func (c *Client) RemoveFault(ctx context.Context, id int) error {
+	_, err := c.Call(ctx, Request{Name: "remove fault", Op: abi.OpRemoveFault, Body: []any{abi.RemoveFaultRequest{ID: uint32(id)}}})
 	return err
 }
 

@@ -115,14 +115,7 @@ func (c *Config) checkFaults(p *fault.Program) error {
 	if p == nil {
 		return nil
 	}
-	var names []string
-	for _, r := range p.Rules {
-		names = append(names, r.NIC)
-	}
-	for _, r := range p.Verbs {
-		names = append(names, r.NIC)
-	}
-	for _, name := range names {
+	for _, name := range p.NICs() {
 		if err := c.checkNIC(name); err != nil {
 			return fmt.Errorf("%s: rule for NIC %s: %w", c.Fault, name, err)
 		}

@@ -85,6 +85,11 @@ func (d *Daemon) start() error {
 	if err := d.config.checkFaults(faults); err != nil {
 		return err
 	}
+	verbs := fault.NewVerbs()
+	if faults != nil {
+		verbs.Number(faults)
+		verbs.SetProgram("", faults)
+	}
 	clock := systemClock()
 	d.tap.clock = clock
 	d.build = builder{fabric: wire.NewFabric(), faults: faults, tap: &d.tap, log: d.log}
@@ -102,10 +107,6 @@ func (d *Daemon) start() error {
 	}
 	if err := d.record(); err != nil {
 		return err
-	}
-	verbs := fault.NewVerbs()
-	if faults != nil {
-		verbs.SetProgram("", faults)
 	}
 	d.server, err = attach.NewServer(attach.Config{
 		Engines: d.engines, Limits: d.config.Limits, Release: d.release, Faults: verbs, Capture: &d.tap, Log: d.log,

@@ -33,15 +33,16 @@ func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
 		return fmt.Errorf("NIC %s: %w", n.Name, err)
 	}
 	link = b.tap.add(n.Name, link, iface, n.Kind == nicspec.Fabric)
-	if b.faults != nil {
-		link = wire.NewFaultLink(link, b.faults.For(n.Name))
-	}
 	if n.Shape != (wire.Shape{}) {
 		link = wire.NewShapedLink(link, n.Shape)
 	}
-	if _, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: limits, Identity: identity, PKeys: n.PKeys, GUID: n.GUID, LinkName: name}); err != nil {
+	d, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: limits, Identity: identity, PKeys: n.PKeys, GUID: n.GUID, LinkName: name})
+	if err != nil {
 		link.Close()
 		return fmt.Errorf("NIC %s: %w", n.Name, err)
+	}
+	if b.faults != nil {
+		d.AddFaults(b.faults)
 	}
 	return nil
 }

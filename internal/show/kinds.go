@@ -85,7 +85,7 @@ var kinds = []Kind{
 		}
 	}},
 	objects("faults", "rules of the fault program, and how many packets they matched", func(d *daemon.Device) []nic.FaultInfo { return d.Faults }, func(f nic.FaultInfo) []any {
-		return []any{"line", f.Line, "matched", f.Matched, "acted", f.Acted, "overflowed", f.Overflowed, "rule", f.Rule}
+		return []any{"id", f.ID, "line", f.Line, "matched", f.Matched, "acted", f.Acted, "overflowed", f.Overflowed, "rule", f.Rule}
 	}),
 	{"counters", "counters of the NICs, except those that are 0", func(s *daemon.Snapshot) any { return collect(s, counters) }, func(s *daemon.Snapshot, w io.Writer, o Options) {
 		before := map[Link]*daemon.Counters{}

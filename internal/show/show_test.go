@@ -34,7 +34,7 @@ func roundTripped(t *testing.T) *daemon.Snapshot {
 		SRQs:   []nic.SRQInfo{{Owner: owner, ID: 8, PD: 1, Entries: 64, MaxSGE: 2, Posted: 5, Limit: 8, Users: 1, Number: 3}},
 		AHs:    []nic.AHInfo{{Owner: owner, ID: 10, PD: 1, PathInfo: nic.PathInfo{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2")}, TClass: 8, HopLimit: 64}},
 		Groups: []nic.GroupInfo{{Addr: netip.MustParseAddr("239.1.2.3"), QPs: []uint32{20, 21}}},
-		Faults: []nic.FaultInfo{{Line: 2, Rule: "drop nth 3", Matched: 9, Acted: 1}},
+		Faults: []nic.FaultInfo{{ID: 5, Line: 2, Rule: "drop nth 3", Matched: 9, Acted: 1}},
 	}
 	d.Counters.Link.TxPackets = 7
 	d.Counters.RxOpcode[0x11] = 8
@@ -77,7 +77,7 @@ link nic0/1 mwn 7 type 2B bound true lqpn 17 iova 0x1010 length 16 access remote
 		"srq":    "link nic0/1 srqn 8 wr 64 sge 2 posted 5 limit 8 users 1 pdn 1 cqn - xrc_srqn 3 client 3 pid 42 comm app\n",
 		"ah":     "link nic0/1 ahn 10 path 192.0.2.1 > 192.0.2.2 tclass 8 hop_limit 64 pdn 1 client 3 pid 42 comm app\n",
 		"mcast":  "link nic0/1 group 239.1.2.3 lqpn 20,21\n",
-		"faults": "link nic0/1 line 2 matched 9 acted 1 overflowed 0 rule drop nth 3\n",
+		"faults": "link nic0/1 id 5 line 2 matched 9 acted 1 overflowed 0 rule drop nth 3\n",
 	} {
 		var b strings.Builder
 		if err := WriteText(&b, s, kind, Options{}); err != nil {
@@ -139,7 +139,7 @@ func TestSelectReturnsObjectsWithLinks(t *testing.T) {
 		"srq":      `{"ifname":"nic0","port":1,"client":3,"pid":42,"uid":1000,"comm":"app","srqn":8,"pdn":1,"entries":64,"max_sge":2,"posted":5,"limit":8`,
 		"ah":       `{"ifname":"nic0","port":1,"client":3,"pid":42,"uid":1000,"comm":"app","ahn":10,"pdn":1,"src":"192.0.2.1","dst":"192.0.2.2"`,
 		"mcast":    `{"ifname":"nic0","port":1,"group":"239.1.2.3","lqpns":[20,21]}]`,
-		"faults":   `{"ifname":"nic0","port":1,"line":2,"rule":"drop nth 3","matched":9,"acted":1,"overflowed":0}]`,
+		"faults":   `{"ifname":"nic0","port":1,"id":5,"line":2,"rule":"drop nth 3","matched":9,"acted":1,"overflowed":0}]`,
 	} {
 		list, err := Select(s, kind)
 		if err != nil {

@@ -263,6 +263,8 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_SET_PKEYS 69
 #define SOFTROCE_OP_OPEN_TREE 70 /* its reply comes with a directory: sys/class/infiniband… and dev/infiniband, as the kernel has them */
 #define SOFTROCE_OP_SET_LINK 71
+#define SOFTROCE_OP_ADD_FAULTS 72
+#define SOFTROCE_OP_REMOVE_FAULT 73
 
 /*
  * struct softroce_hello_request is the first message of a connection. The reply has the
@@ -938,6 +940,42 @@ struct softroce_set_link_request {
 	uint32_t reserved0;
 };
 _Static_assert(sizeof(struct softroce_set_link_request) == 72, "layout");
+
+/*
+ * struct softroce_add_faults_request is followed by Length bytes of text in the fault
+ * language, whose rules are added to those that the daemon has. Needs root or the
+ * daemon's user.
+ */
+struct softroce_add_faults_request {
+	uint32_t length; /* at most SOFTROCE_FAULTS_MAX */
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_add_faults_request) == 8, "layout");
+
+/*
+ * SOFTROCE_FAULTS_MAX is the most bytes of text in an struct softroce_add_faults_request.
+ */
+#define SOFTROCE_FAULTS_MAX 61440
+
+/*
+ * struct softroce_add_faults_reply has the IDs of the rules that were added: those from
+ * First to Last, in the order of their lines. If there is none, Last is below First.
+ */
+struct softroce_add_faults_reply {
+	uint32_t first;
+	uint32_t last;
+};
+_Static_assert(sizeof(struct softroce_add_faults_reply) == 8, "layout");
+
+/*
+ * struct softroce_remove_fault_request removes a rule; ENOENT if there is none of this
+ * ID. Needs root or the daemon's user.
+ */
+struct softroce_remove_fault_request {
+	uint32_t id;
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_remove_fault_request) == 8, "layout");
 
 /*
  * SOFTROCE_MAX_PKEYS is the size of the largest P_Key table.

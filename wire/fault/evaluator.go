@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -20,7 +21,6 @@ type RuleCounters struct {
 type Evaluator struct {
 	rules      []*ruleState
 	directions Direction
-	start      int64 // time of the first Begin
 	began      bool
 }
 
@@ -28,6 +28,7 @@ type Evaluator struct {
 type ruleState struct {
 	*Rule
 	choice
+	start int64 // from which its times count
 	count RuleCounters
 	queue RateQueue // of a Rate rule
 }
@@ -44,28 +45,46 @@ func (q *RateQueue) Remove() { q.queued-- }
 // NewEvaluator returns an evaluator of a program; nil is the empty program.
 func NewEvaluator(p *Program) Evaluator {
 	e := Evaluator{}
-	if p == nil {
-		return e
-	}
-	for i := range p.Rules {
-		r := p.Rules[i]
-		// Each rule has a generator, so that adding a rule does not change what another one
-		// selects.
-		s := &ruleState{Rule: &r, choice: choice{rnd: rand.New(rand.NewPCG(p.Seed, uint64(i)))}}
-		s.count.Rule = r
-		e.rules = append(e.rules, s)
-		if r.Direction == 0 {
-			e.directions = Sent | Received
-		}
-		e.directions |= r.Direction
+	if p != nil {
+		e.Add(0, p)
 	}
 	return e
 }
 
-// Begin sets the time from which rules count, if it is the first call.
+// Add adds the rules of a program behind the others. Their times count from now; before the first
+// call of Begin, from that.
+func (e *Evaluator) Add(now int64, p *Program) {
+	for i := range p.Rules {
+		r := p.Rules[i]
+		// Each rule has a generator, so that adding a rule does not change what another one
+		// selects.
+		s := &ruleState{Rule: &r, choice: choice{rnd: rand.New(rand.NewPCG(p.Seed, uint64(cmp.Or(r.ID, i))))}, start: now}
+		s.count.Rule = r
+		e.rules = append(e.rules, s)
+		e.directions |= cmp.Or(r.Direction, Sent|Received)
+	}
+}
+
+// Remove removes the rule with an ID and reports whether there was one. What it has queued stays
+// queued.
+func (e *Evaluator) Remove(id int) bool {
+	n := len(e.rules)
+	e.rules = slices.DeleteFunc(e.rules, func(r *ruleState) bool { return r.ID == id })
+	e.directions = 0
+	for _, r := range e.rules {
+		e.directions |= cmp.Or(r.Direction, Sent|Received)
+	}
+	return len(e.rules) < n
+}
+
+// Begin sets the time from which the rules' times count, if it is the first call.
 func (e *Evaluator) Begin(now int64) {
-	if !e.began {
-		e.start, e.began = now, true
+	if e.began {
+		return
+	}
+	e.began = true
+	for _, r := range e.rules {
+		r.start = now
 	}
 }
 
@@ -118,7 +137,7 @@ func (v *Verdict) SetFields(head []byte) {
 func (e *Evaluator) Evaluate(now int64, p *PacketInfo, v *Verdict, room int) {
 	*v = Verdict{Due: now, set: v.set[:0]}
 	for _, r := range e.rules {
-		if !r.selects(p, time.Duration(now-e.start)) {
+		if !r.selects(p, now) {
 			continue
 		}
 		r.act(p, v, now)
@@ -138,8 +157,8 @@ func (e *Evaluator) Evaluate(now int64, p *PacketInfo, v *Verdict, room int) {
 }
 
 // selects counts a packet that matches the rule and reports whether the rule selects it.
-func (r *ruleState) selects(p *PacketInfo, since time.Duration) bool {
-	if !r.matches(p, since) {
+func (r *ruleState) selects(p *PacketInfo, now int64) bool {
+	if !r.matches(p, time.Duration(now-r.start)) {
 		return false
 	}
 	acts := r.choose(&r.Selection)

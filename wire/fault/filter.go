@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 )
 
 // A Filter selects packets by the conditions and choices of rules. Its methods are for one
@@ -54,7 +53,7 @@ func (f *Filter) Selects(now int64, nic string, p *PacketInfo) bool {
 	f.rules.Begin(now)
 	selected := false
 	for _, r := range f.rules.rules {
-		if (r.NIC == "" || r.NIC == nic) && r.selects(p, time.Duration(now-f.rules.start)) {
+		if (r.NIC == "" || r.NIC == nic) && r.selects(p, now) {
 			selected = true
 		}
 	}

@@ -3,6 +3,7 @@ package fault
 import (
 	"hash/fnv"
 	"net/netip"
+	"slices"
 	"time"
 
 	"softroce/packet"
@@ -79,6 +80,7 @@ func (s *OpcodeSet) empty() bool              { return *s == OpcodeSet{} }
 // from 1. The zero Rule drops every packet.
 type Rule struct {
 	Action Action
+	ID     int    // see Verbs.Number
 	Line   int    // line in the source; 0 for a rule that was not parsed
 	Text   string // text of the line
 
@@ -126,6 +128,19 @@ const (
 	// together.
 	MaxQueued = 16384
 )
+
+// NICs returns the names of the NICs that rules name.
+func (p *Program) NICs() (names []string) {
+	for _, r := range p.Rules {
+		names = append(names, r.NIC)
+	}
+	for _, r := range p.Verbs {
+		names = append(names, r.NIC)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	return slices.DeleteFunc(names, func(s string) bool { return s == "" })
+}
 
 // For returns the program for the packets of the NIC of this name: without the rules for other
 // NICs and for verbs, and with a seed that depends on the name, so that random choices differ

@@ -2,6 +2,7 @@ package fault
 
 import (
 	"cmp"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 // A VerbRule makes control verbs of programs fail or take longer. A call matches if it meets every
 // condition that is set. The selection then picks among the calls that match.
 type VerbRule struct {
+	ID   int    // see Verbs.Number
 	Line int    // line in the source
 	Text string // text of the line
 
@@ -23,7 +25,7 @@ type VerbRule struct {
 	// Conditions.
 	NIC     string
 	Clients []string      // by the name of the program, or the process ID
-	From    time.Duration // since NewVerbs, for a daemon since its start
+	From    time.Duration // since NewVerbs, for a daemon since its start, or since Add
 	Until   time.Duration // 0 means no end
 
 	Selection
@@ -50,6 +52,7 @@ type Verbs struct {
 
 	mu    sync.Mutex
 	rules []*verbState
+	last  int // ID
 }
 
 // NewVerbs returns a Verbs without rules. Times of rules count from this call.
@@ -59,6 +62,7 @@ func NewVerbs() *Verbs { return &Verbs{start: time.Now()} }
 type verbState struct {
 	*VerbRule
 	choice
+	start    time.Time
 	by       string                   // see SetProgram
 	counters map[string]*VerbCounters // by NIC
 }
@@ -75,13 +79,53 @@ func (v *Verbs) SetProgram(nic string, p *Program) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.rules = slices.DeleteFunc(v.rules, func(r *verbState) bool { return r.by == nic })
+	v.add(nic, p, v.start)
+}
+
+// Number gives the rules of a program the next IDs, in the order of their lines, and returns the
+// first and the last of them.
+func (v *Verbs) Number(p *Program) (first, last int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	ids := map[int]*int{} // by line
+	for i := range p.Rules {
+		ids[p.Rules[i].Line] = &p.Rules[i].ID
+	}
+	for i := range p.Verbs {
+		ids[p.Verbs[i].Line] = &p.Verbs[i].ID
+	}
+	first = v.last + 1
+	for _, line := range slices.Sorted(maps.Keys(ids)) {
+		v.last++
+		*ids[line] = v.last
+	}
+	return first, v.last
+}
+
+// Add adds the rules for verbs of a program. Their times count from now.
+func (v *Verbs) Add(p *Program) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.add("", p, time.Now())
+}
+
+// Remove removes the rule with an ID and reports whether there was one.
+func (v *Verbs) Remove(id int) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	n := len(v.rules)
+	v.rules = slices.DeleteFunc(v.rules, func(r *verbState) bool { return r.ID == id })
+	return len(v.rules) < n
+}
+
+func (v *Verbs) add(nic string, p *Program, start time.Time) {
 	for i, r := range p.Verbs {
 		if nic != "" && r.NIC != "" && r.NIC != nic {
 			continue
 		}
 		r.NIC = cmp.Or(r.NIC, nic)
-		rnd := rand.New(rand.NewPCG(p.Seed, verbRules|uint64(i)))
-		v.rules = append(v.rules, &verbState{&r, choice{rnd: rnd}, nic, map[string]*VerbCounters{}})
+		rnd := rand.New(rand.NewPCG(p.Seed, verbRules|uint64(cmp.Or(r.ID, i))))
+		v.rules = append(v.rules, &verbState{&r, choice{rnd: rnd}, start, nic, map[string]*VerbCounters{}})
 	}
 }
 
@@ -99,9 +143,9 @@ type VerbVerdict struct {
 func (v *Verbs) Evaluate(c Call) (d VerbVerdict) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	since := time.Since(v.start)
+	now := time.Now()
 	for _, r := range v.rules {
-		if !r.matches(&c, since) {
+		if !r.matches(&c, now.Sub(r.start)) {
 			continue
 		}
 		n := r.counters[c.NIC]

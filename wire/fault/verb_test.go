@@ -30,6 +30,49 @@ func (v *Verbs) errors(n int, c Call) (l []syscall.Errno) {
 	return l
 }
 
+// Rules are numbered over packets and verbs together, and may be added and removed while others
+// keep their counts.
+func TestRulesComeAndGo(t *testing.T) {
+	parse := func(program string) *Program {
+		p, err := Parse(strings.NewReader(program))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	v := NewVerbs()
+	p := parse("fail create_cq EIO nth 2\nseed 5\ndrop receive\nslow create_cq 1s")
+	if first, last := v.Number(p); first != 1 || last != 3 || p.Verbs[0].ID != 1 || p.Rules[0].ID != 2 || p.Verbs[1].ID != 3 {
+		t.Errorf("%d to %d: %d, %d, %d", first, last, p.Verbs[0].ID, p.Rules[0].ID, p.Verbs[1].ID)
+	}
+	v.SetProgram("", p)
+	e := NewEvaluator(p)
+	c := Call{Verb: "create_cq"}
+	v.Evaluate(c)
+	added := parse("fail create_cq ENOMEM nth 1 time ..1h\ndrop send time ..1us")
+	v.Number(added)
+	v.Add(added)
+	e.Begin(1)
+	e.Add(5000, added)
+	if v.Remove(2) || !v.Remove(3) || v.Remove(3) {
+		t.Error("Remove")
+	}
+	if got := v.errors(2, c); got[0] != syscall.EIO || got[1] != syscall.ENOMEM {
+		t.Errorf("errors %v", got)
+	}
+	var d Verdict
+	drops := func(now int64, dir Direction) bool {
+		e.Evaluate(now, &PacketInfo{Direction: dir}, &d, MaxQueued)
+		return d.Drop
+	}
+	if !drops(1, Received) || !drops(5999, Sent) || drops(6000, Sent) {
+		t.Error("times of rules that were added count from then")
+	}
+	if !e.Remove(2) || e.Remove(2) || drops(1, Received) || e.AppliesTo(Received) || !e.AppliesTo(Sent) {
+		t.Error("a rule that was removed acts")
+	}
+}
+
 func TestVerbRulesSelectCalls(t *testing.T) {
 	createCQ := Call{Verb: "create_cq", NIC: "nic0", PID: 7, Comm: "app"}
 	const failed = syscall.ENOMEM
