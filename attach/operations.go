@@ -177,6 +177,7 @@ var operations = map[uint16]*operation{
 	abi.OpSetLink:      request("set link", false, (*conn).setLink),
 	abi.OpAddFaults:    requestWithTail("add faults", false, abi.FaultsMax, (*conn).addFaults),
 	abi.OpRemoveFault:  request("remove fault", false, (*conn).removeFault),
+	abi.OpFireEvent:    request("fire event", false, (*conn).fireEvent),
 	abi.OpOpenTree:     clientRequest("open tree", false, 0, (*conn).openTree),
 	abi.OpSnapshot:     clientRequest("snapshot", false, 0, (*conn).snapshot),
 	abi.OpStartCapture: clientRequest("start capture", false, 1, (*conn).startCapture),

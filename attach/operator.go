@@ -10,6 +10,7 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/control"
+	"softroce/internal/ib"
 	"softroce/internal/sysfs"
 )
 
@@ -196,6 +197,16 @@ func (c *conn) setLink(v *abi.SetLinkRequest, _ *control.Packet) (reply, error) 
 	}
 	d.engine.Do(func() { d.SetLink(v.Up == 1) })
 	return reply{}, nil
+}
+
+// fireEvent raises an event.
+func (c *conn) fireEvent(v *abi.FireEventRequest, _ *control.Packet) (reply, error) {
+	d, err := c.operated(v.Device[:], "raising an event")
+	if err != nil {
+		return reply{}, err
+	}
+	d.engine.Do(func() { err = d.Fire(ib.EventType(v.Event), v.Number) })
+	return reply{}, err
 }
 
 // setPKeys does the job of a subnet manager.

@@ -277,9 +277,7 @@ func (q *CQ) fail() {
 	}
 	for _, s := range q.ctx.srqs {
 		if s.cq == q { // an SRQ of XRC: requests for it are refused from now on
-			q.ctx.event(Event{Type: ib.EventSRQErr, SRQ: s})
-			s.failed = true
-			s.failTargets(func(*QP) bool { return true })
+			s.fail()
 		}
 	}
 }

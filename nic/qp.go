@@ -490,8 +490,11 @@ func (q *QP) stateChanged() {
 }
 
 // fail takes q to ERR because of an error outside the transport.
-func (q *QP) fail() {
-	q.t.Fail(q.device.env(q), ib.EventQPFatal)
+func (q *QP) fail() { q.failWith(ib.EventQPFatal) }
+
+// failWith is fail with another event than QP_FATAL.
+func (q *QP) failWith(t ib.EventType) {
+	q.t.Fail(q.device.env(q), t)
 	q.stateChanged()
 	q.device.tx.activate(q)
 }

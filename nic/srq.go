@@ -30,7 +30,7 @@ type SRQ struct {
 	xrcd   *XRCD // nil if not of XRC
 	cq     *CQ
 	num    uint32
-	failed bool // its CQ has overrun: target queue pairs cannot use it any more
+	failed bool // target queue pairs cannot use it any more
 }
 
 // Number returns the SRQ number of an SRQ of XRC, 0 for others.
@@ -186,6 +186,18 @@ func (s *SRQ) remove() {
 	c.releaseRing(s.bytes)
 	c.srqs = remove(c.srqs, s)
 	c.add(kindSRQ, -1)
+}
+
+// fail reports that no more messages arrive through s, and fails the queue pairs that use it.
+func (s *SRQ) fail() {
+	s.ctx.event(Event{Type: ib.EventSRQErr, SRQ: s})
+	s.failed = true
+	s.failTargets(func(*QP) bool { return true })
+	for _, q := range s.ctx.qps {
+		if q.init.SRQ == s {
+			q.fail()
+		}
+	}
 }
 
 func (s *SRQ) checkLimit() {

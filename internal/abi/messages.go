@@ -97,6 +97,7 @@ const (
 	OpSetLink      = 71
 	OpAddFaults    = 72
 	OpRemoveFault  = 73
+	OpFireEvent    = 74
 )
 
 // HelloRequest is the first message of a connection. The reply has the daemon's version; if the

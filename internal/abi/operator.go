@@ -52,6 +52,15 @@ type RemoveFaultRequest struct {
 	_  uint32
 }
 
+// FireEventRequest raises an asynchronous event, with what belongs to it: PORT_ERR takes the link
+// down, CQ_ERR and QP_FATAL stop what they are about. ENOENT if the object does not exist. Needs
+// root or the daemon's user.
+type FireEventRequest struct {
+	Device [NameSize]byte
+	Event  uint32 // ibv_event_type
+	Number uint32 // queue pair number, or ID of the CQ or SRQ in the snapshot; 0 for other events
+}
+
 // MaxPKeys is the size of the largest P_Key table.
 const MaxPKeys = 64
 

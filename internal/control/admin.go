@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 )
 
 // Snapshot returns the daemon's state as JSON.
@@ -86,6 +87,15 @@ func (c *Client) AddFaults(ctx context.Context, program string) (first, last int
 // SetPKeys.
 func (c *Client) RemoveFault(ctx context.Context, id int) error {
 	_, err := c.Call(ctx, Request{Name: "remove fault", Op: abi.OpRemoveFault, Body: []any{abi.RemoveFaultRequest{ID: uint32(id)}}})
+	return err
+}
+
+// FireEvent raises an asynchronous event of a device, or of a queue pair, CQ or SRQ that number
+// names: see abi.FireEventRequest. Its errors are EINVAL, ENODEV, ENOENT, and EACCES as SetPKeys.
+func (c *Client) FireEvent(ctx context.Context, device string, event ib.EventType, number uint32) error {
+	req := abi.FireEventRequest{Event: uint32(event), Number: number}
+	abi.PutText(req.Device[:], device)
+	_, err := c.Call(ctx, Request{Name: "fire event", Op: abi.OpFireEvent, Body: []any{req}})
 	return err
 }
 

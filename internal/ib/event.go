@@ -1,6 +1,9 @@
 package ib
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // EventType is the type of an asynchronous event: enum ibv_event_type.
 type EventType uint32
@@ -33,6 +36,10 @@ var eventNames = [...]string{
 	"DEVICE_FATAL", "PORT_ACTIVE", "PORT_ERR", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "SRQ_ERR",
 	"SRQ_LIMIT_REACHED", "QP_LAST_WQE_REACHED", "CLIENT_REREGISTER", "GID_CHANGE",
 }
+
+// EventNames returns the names of all events, in the order of their values: those of enum
+// ibv_event_type without IBV_EVENT_.
+func EventNames() []string { return slices.Clone(eventNames[:]) }
 
 func (t EventType) String() string {
 	if int(t) < len(eventNames) {

@@ -265,6 +265,7 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_SET_LINK 71
 #define SOFTROCE_OP_ADD_FAULTS 72
 #define SOFTROCE_OP_REMOVE_FAULT 73
+#define SOFTROCE_OP_FIRE_EVENT 74
 
 /*
  * struct softroce_hello_request is the first message of a connection. The reply has the
@@ -976,6 +977,18 @@ struct softroce_remove_fault_request {
 	uint32_t reserved0;
 };
 _Static_assert(sizeof(struct softroce_remove_fault_request) == 8, "layout");
+
+/*
+ * struct softroce_fire_event_request raises an asynchronous event, with what belongs to
+ * it: PORT_ERR takes the link down, CQ_ERR and QP_FATAL stop what they are about. ENOENT
+ * if the object does not exist. Needs root or the daemon's user.
+ */
+struct softroce_fire_event_request {
+	uint8_t device[64];
+	uint32_t event; /* ibv_event_type */
+	uint32_t number; /* queue pair number, or ID of the CQ or SRQ in the snapshot; 0 for other events */
+};
+_Static_assert(sizeof(struct softroce_fire_event_request) == 72, "layout");
 
 /*
  * SOFTROCE_MAX_PKEYS is the size of the largest P_Key table.
