@@ -35,8 +35,9 @@ type Batch struct {
 	remote  []unix.RemoteIovec
 	barrier uint64
 
-	pinned []*Region
-	copied []byte // what is to be written, after Copy; used again after Settle
+	detached bool // see IO.Detach
+	pinned   []*Region
+	copied   []byte // what is to be written, after Copy; used again after Settle
 }
 
 type opKind uint8

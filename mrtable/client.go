@@ -128,6 +128,9 @@ func (io *IO) Settle(b *Batch) {
 		io.fail(b.failed[i].tag, b.failed[i].err)
 	}
 	io.results = append(io.results, b.results...)
+	if b.detached {
+		io.settleDetached(b)
+	}
 	io.unpin(b)
 	b.reset()
 	c.running = nil

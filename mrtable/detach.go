@@ -14,12 +14,44 @@ import (
 // program. Regions that b accesses or takes data from stay mapped until Settle, and the read arena
 // is replaced. The caller must give up the buffers of received packets.
 func (io *IO) Detach(b *Batch) {
-	io.arena = newArena(len(io.arena.buf))
+	io.replaceArena()
+	io.detached++
+	b.detached = true
 	for _, r := range b.reads {
 		r.released = nil
 	}
 	io.pinOwn(b)
 	io.pinSources(b)
+}
+
+// maxSpares bounds the arenas that are kept for later. Each is as large as the read arena.
+const maxSpares = 4
+
+// replaceArena takes another arena for reads and keeps the old one, to use it again: stale
+// references to an arena, of which many may be left, keep all of its memory from the collector.
+func (io *IO) replaceArena() {
+	next := -1
+	if io.detached == 0 { // or a batch may still write to a spare one
+		next = slices.IndexFunc(io.spares, func(a arena) bool { return a.head == a.tail })
+	}
+	old := io.arena
+	switch {
+	case next >= 0:
+		io.arena, io.spares[next] = io.spares[next], old
+		return
+	case len(io.spares) < maxSpares:
+		io.spares = append(io.spares, old)
+	}
+	io.arena = newArena(len(old.buf))
+}
+
+// settleDetached ends what Detach began. What b has read moves to memory of its own.
+func (io *IO) settleDetached(b *Batch) {
+	io.detached--
+	b.detached = false
+	for _, r := range b.reads {
+		r.p = slices.Clone(r.p)
+	}
 }
 
 // Copy prepares b for Run on another goroutine: it copies what b refers to. What is read stays

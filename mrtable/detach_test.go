@@ -212,3 +212,86 @@ func TestCopiedWritesDoNotAllocate(t *testing.T) {
 		t.Error("the memory holds something else")
 	}
 }
+
+// References to an arena that Detach has replaced may be left anywhere, and each keeps all of it.
+// So arenas are used again: never while a batch may still write to them, or within two epochs.
+func TestReplacedArenasAreUsedAgain(t *testing.T) {
+	g := newFixture(t)
+	d := g.detach(g.io.Detach)
+	b := bytesOf(make([]uint64, 512))
+	copy(b, "first")
+	slow := g.region(backings(t)["process"](b), 0)
+	first := &g.io.arena.buf[0]
+	leave := func(rd *Read) {
+		t.Helper()
+		if err := g.io.QueueRead(rd, slow, 0, 5); err != nil {
+			t.Fatal(err)
+		}
+		g.io.Flush()
+	}
+	epochs := func(n int) {
+		for range n {
+			g.io.Epoch()
+		}
+	}
+	isFirst := func() bool { return &g.io.arena.buf[0] == first }
+
+	var kept Read
+	leave(&kept)
+	epochs(5)
+	d.finish()
+	epochs(1)
+	leave(&g.rd)
+	if isFirst() {
+		t.Error("an arena is used again after one epoch")
+	}
+	d.finish()
+	epochs(2)
+	leave(&g.rd)
+	if !isFirst() {
+		t.Error("an arena is not used again")
+	}
+	d.finish()
+	epochs(2)
+	copy(b, "other")
+	g.io.Runner = nil
+	leave(&g.rd)
+	if got, err := kept.Bytes(); err != nil || string(got) != "first" {
+		t.Errorf("what a detached batch has read is %q, %v after its arena was used again", got, err)
+	}
+
+	g.io.Runner = nil
+	d = g.detach(g.io.Detach)
+	seen := map[*byte]bool{}
+	for range 50 {
+		leave(&g.rd)
+		d.finish()
+		epochs(2)
+		seen[&g.io.arena.buf[0]] = true
+	}
+	if len(seen) > 2 {
+		t.Errorf("%d arenas for one batch at a time", len(seen))
+	}
+}
+
+func TestArenaOfBatchInProgressIsNotUsedAgain(t *testing.T) {
+	g := newFixture(t)
+	d := g.detach(g.io.Detach)
+	of := backings(t)["process"]
+	seen := map[*byte]bool{}
+	for range maxSpares + 3 {
+		g.pd = g.table.AllocPD()
+		g.pd.Client = &Client{Owner: "one of many"}
+		if err := g.io.QueueRead(new(Read), g.region(of(make([]byte, 8)), 0), 0, 5); err != nil {
+			t.Fatal(err)
+		}
+		seen[&g.io.arena.buf[0]] = true
+		g.io.Flush()
+		g.io.Epoch()
+		g.io.Epoch()
+	}
+	if len(seen) != maxSpares+3 || len(g.io.spares) != maxSpares {
+		t.Errorf("%d arenas for %d batches in progress, %d spare ones", len(seen), maxSpares+3, len(g.io.spares))
+	}
+	d.finish()
+}

@@ -11,7 +11,9 @@ import (
 // not allocate in steady state.
 type IO struct {
 	arena    arena
-	released uint64 // how often ReleaseReads was called
+	spares   []arena // that Detach has replaced
+	detached int     // batches between Detach and Settle
+	released uint64  // how often ReleaseReads was called
 	epoch    uint64
 	retired  int      // deregistered regions whose memory is not released yet
 	tables   []*Table // tables whose deregistered memory this IO releases
@@ -209,6 +211,11 @@ func (io *IO) fail(tag any, err error) {
 func (io *IO) Epoch() {
 	io.epoch++
 	io.arena.epoch()
+	if io.detached == 0 {
+		for i := range io.spares {
+			io.spares[i].epoch()
+		}
+	}
 	if io.retired == 0 {
 		return
 	}
