@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/binary"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,8 +25,9 @@ type EngineConfig struct {
 	// calls its function at once.
 	Stepped bool
 
-	// Spin is how long Run polls without finding work before it sleeps, if the machine has idle
-	// processors. 0 means DefaultSpin; a negative value disables spinning.
+	// Spin is how long Run polls without finding work before it sleeps, and Do for its function to
+	// return, if the machine has idle processors. 0 means DefaultSpin; a negative value disables
+	// spinning.
 	Spin time.Duration
 
 	// Clock returns a monotonic time in nanoseconds, above 0; nil means the system's clock. A
@@ -129,6 +131,7 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 	e.watchdog.engine, e.watchdog.wake = e, make(chan struct{}, 1)
 	e.wr.SGEs = make([]transport.SGE, 0, DefaultLimits.MaxSGE)
 	if !c.Stepped {
+		e.spin.init(c.Spin)
 		if err := e.poll.open(); err != nil {
 			return nil, err
 		}
@@ -330,7 +333,7 @@ func (e *Engine) Do(f func()) {
 		f()
 		return
 	}
-	e.mail.do(f, e.Wake)
+	e.mail.do(f, e.Wake, e.spin.waiting())
 }
 
 // post is Do without waiting for f.
@@ -389,10 +392,27 @@ func (m *mailbox) post(f func(), wake func()) {
 	wake()
 }
 
-func (m *mailbox) do(f func(), wake func()) {
+// do is post, and waits until f has returned: polling, and after some time asleep. A sleep costs
+// the caller more than most functions take.
+func (m *mailbox) do(f func(), wake func(), poll time.Duration) {
+	var ended atomic.Bool // f has returned, or the caller sleeps
 	done := make(chan struct{})
-	m.post(func() { defer close(done); f() }, wake)
-	<-done
+	m.post(func() {
+		defer func() {
+			if ended.Swap(true) {
+				close(done)
+			}
+		}()
+		f()
+	}, wake)
+	for start := time.Now(); poll > 0 && time.Since(start) < poll; runtime.Gosched() {
+		if ended.Load() {
+			return
+		}
+	}
+	if !ended.Swap(true) {
+		<-done
+	}
 }
 
 // take returns the queued functions. Only the engine calls it; the slice is valid until the next

@@ -30,7 +30,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	stop := context.AfterFunc(ctx, e.Wake)
 	defer stop()
-	e.spin.open(int64(e.config.Spin))
+	e.spin.open()
 	defer e.spin.close()
 
 	done := make(chan struct{})

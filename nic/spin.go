@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,7 +23,7 @@ type spinner struct {
 	cpus    int
 
 	checked    int64 // when overcommit was last updated
-	overcommit bool
+	overcommit atomic.Bool
 
 	noSpinUntil int64 // no spinning before this time, because the engine was preempted
 	penalty     int64
@@ -37,9 +39,13 @@ const (
 	maxPenalty = 320e6 // ns
 )
 
-func (s *spinner) open(limit int64) {
-	s.limit, s.cpus, s.loadavg = limit, onlineCPUs(), -1
-	if limit <= 0 {
+// init precedes open and waiting.
+func (s *spinner) init(limit time.Duration) {
+	s.limit, s.cpus, s.loadavg = int64(limit), onlineCPUs(), -1
+}
+
+func (s *spinner) open() {
+	if s.limit <= 0 {
 		return
 	}
 	if fd, err := unix.Open("/proc/loadavg", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
@@ -86,9 +92,19 @@ func (s *spinner) keepSpinning(now, idle int64) bool {
 		return false
 	}
 	if now-s.checked >= overcommitCheck {
-		s.checked, s.overcommit = now, s.overcommitted()
+		s.checked = now
+		s.overcommit.Store(s.overcommitted())
 	}
-	return !s.overcommit
+	return !s.overcommit.Load()
+}
+
+// waiting returns how long another goroutine polls for a reply of the engine before it sleeps. The
+// engine needs a processor meanwhile.
+func (s *spinner) waiting() time.Duration {
+	if s.cpus < 2 || s.overcommit.Load() {
+		return 0
+	}
+	return time.Duration(s.limit)
 }
 
 // noteIdleStep records how long an idle step took. After a preemption it disables spinning for a
