@@ -10,17 +10,24 @@ import (
 
 // TestPingpongsWithKernel runs the rows of the pingpong programs. No option raises their ACK
 // timeout: a queue pair whose peer has never answered gives up after 0.54 s. So they do not run in
-// parallel with other tests, which could keep the guest from the processors for that long.
+// parallel with other tests, and the guest has processors before other programs, which could keep
+// it from them for that long.
 func TestPingpongsWithKernel(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces and a guest's network")
-	runWithKernel(t, func(r programRun) bool { return r.family.fixedTimeout })
+	s := harness.NewTestbed(t, harness.Links[0])
+	restore, err := s.Lab.Prioritize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer restore()
+	runWithKernel(t, s, func(r programRun) bool { return r.family.fixedTimeout })
 }
 
 // TestProgramsWithKernel runs the other rows.
 func TestProgramsWithKernel(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces and a guest's network")
 	harness.Links[0].Exclusive.Acquire(t)
-	runWithKernel(t, func(r programRun) bool { return !r.family.fixedTimeout })
+	runWithKernel(t, harness.NewTestbed(t, harness.Links[0]), func(r programRun) bool { return !r.family.fixedTimeout })
 }
 
 // runWithKernel runs each program of some rows with the same program in a guest, once in each role
@@ -28,8 +35,7 @@ func TestProgramsWithKernel(t *testing.T) {
 // it connects, it is the other way round. With another kernel than the stable one, a row runs in
 // one role: even rows where the kernel serves. Slow rows run in the other role with the stable
 // kernel. One row runs at a time, since the guest has one processor.
-func runWithKernel(t *testing.T, belongs func(programRun) bool) {
-	s := harness.NewTestbed(t, harness.Links[0])
+func runWithKernel(t *testing.T, s *harness.Testbed, belongs func(programRun) bool) {
 	softroce, kernel := s.Endpoint(t), harness.OnGuest(s.Guest)
 	for i, r := range programRuns {
 		if !belongs(r) {
