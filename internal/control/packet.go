@@ -49,6 +49,9 @@ func (p *Packet) Take() int {
 func Read(c *net.UnixConn, buf []byte) (Packet, error) {
 	oob := make([]byte, unix.CmsgSpace(abi.MaxFDs*4))
 	n, oobn, flags, _, err := c.ReadMsgUnix(buf, oob)
+	if n == 0 && oobn > 0 { // an empty packet: for net it is the end
+		return Packet{FDs: descriptors(oob[:oobn])}, abi.ErrShort
+	}
 	if err != nil {
 		return Packet{}, err
 	}
