@@ -49,6 +49,13 @@ func (f *FaultLink) keepReceived() {
 	KeepReceived(f.inner)
 }
 
+func (s *ShapedLink) keepReceived() {
+	for i := range s.delivered {
+		s.arriving.packets[s.arriving.first+i] = new(rxCopy)
+	}
+	KeepReceived(s.inner)
+}
+
 func (p *FabricLink) keepReceived() {
 	p.ring.keep()
 	for i := range p.taken[:p.delivered] {

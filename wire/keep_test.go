@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"softroce/wire/fault"
 )
@@ -12,11 +13,13 @@ import (
 // Frames that were received before KeepReceived keep their bytes, whatever arrives afterwards.
 func TestKeepReceived(t *testing.T) {
 	for _, program := range []string{"", "delay 1us receive"} {
-		testKeepReceived(t, program)
+		testKeepReceived(t, program, Shape{})
 	}
+	testKeepReceived(t, "", Shape{Rate: 100e9})
+	testKeepReceived(t, "", Shape{Delay: time.Microsecond})
 }
 
-func testKeepReceived(t *testing.T, program string) {
+func testKeepReceived(t *testing.T, program string, shape Shape) {
 	f := NewFabric()
 	addrC := netip.MustParseAddr("192.0.2.3")
 	other, same := f.NewLink("other", addrB), f.NewLink("engine", addrC)
@@ -26,7 +29,7 @@ func testKeepReceived(t *testing.T, program string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := NewCaptureLink(NewFaultLink(loopback, p), nil, CaptureOptions{})
+	l := NewShapedLink(NewCaptureLink(NewFaultLink(loopback, p), nil, CaptureOptions{}), shape)
 	send := func(now int64, b byte) {
 		for from, path := range map[Link]*Path{l: aToA, other: bToA, same: {Src: addrC, Dst: addrA}} {
 			one := frame(path, 1, bytes.Repeat([]byte{b}, 100))
@@ -37,23 +40,23 @@ func testKeepReceived(t *testing.T, program string) {
 	var rx [8]RxFrame
 	var got []RxFrame
 	send(1, 7)
-	for now := range int64(4) {
+	for now := range int64(8) {
 		n, _ := l.Receive(1+1000*now, rx[:])
 		got = append(got, rx[:n]...)
 		KeepReceived(l)
 	}
 	for i := range int64(20) {
 		send(10_000*(1+i), 8)
-		for k := range int64(4) {
+		for k := range int64(8) {
 			l.Receive(10_000*(1+i)+1000*k, rx[:])
 		}
 	}
 	if len(got) != 3 {
-		t.Fatalf("%d frames", len(got))
+		t.Fatalf("program %q, %+v: %d frames", program, shape, len(got))
 	}
 	for i := range got {
 		if b := got[i].Head[len(got[i].Head)-50]; b != 7 {
-			t.Errorf("program %q: frame %d holds %d", program, i, b)
+			t.Errorf("program %q, %+v: frame %d holds %d", program, shape, i, b)
 		}
 	}
 }
