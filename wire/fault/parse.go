@@ -173,6 +173,16 @@ var commonClauses = []string{
 	"skip", "nth", "every", "chance", "count",
 }
 
+// begins notes the first word of a clause. Only "kind" may be given twice.
+func (p *parser) begins(w string) bool {
+	if slices.Contains(p.clauses, w) && w != "kind" {
+		p.fail(w, "is given twice; separate several values with commas")
+		return false
+	}
+	p.clauses = append(p.clauses, w)
+	return true
+}
+
 // clause reads a clause: a parameter of the action, a condition, or a selection.
 func (p *parser) clause(r *Rule) {
 	w := p.word("a clause")
@@ -184,11 +194,9 @@ func (p *parser) clause(r *Rule) {
 		p.fail(w, "belongs to %q, not to %q", a, r.Action)
 		return
 	}
-	if slices.Contains(p.clauses, w) && w != "kind" {
-		p.fail(w, "is given twice; separate several values with commas")
+	if !p.begins(w) {
 		return
 	}
-	p.clauses = append(p.clauses, w)
 	switch w {
 	case "within":
 		r.Within = p.duration("a time such as 1ms")

@@ -40,11 +40,9 @@ func (p *parser) verbRule(prog *Program, fails bool) {
 // verbClause reads a condition or a selection of a rule for verbs.
 func (p *parser) verbClause(r *VerbRule) {
 	w := p.word("a clause")
-	if slices.Contains(p.clauses, w) {
-		p.fail(w, "is given twice; separate several values with commas")
+	if !p.begins(w) {
 		return
 	}
-	p.clauses = append(p.clauses, w)
 	switch w {
 	case "nic":
 		r.NIC = p.word("the name of a NIC")
