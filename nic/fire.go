@@ -53,10 +53,10 @@ func (d *Device) fireNIC(t ib.EventType, _ uint32) bool {
 	case ib.EventPortErr, ib.EventPortActive:
 		d.SetLink(t == ib.EventPortActive)
 	case ib.EventDeviceFatal:
-		for _, c := range slices.Clone(d.contexts) { // a client that breaks its rings loses its context
-			c.event(Event{Type: t})
-			for _, q := range slices.Clone(c.qps) {
-				// A queue pair that is in RESET cannot fail, and stays.
+		d.NotifyFatal()
+		for _, c := range d.contexts {
+			for _, q := range c.qps {
+				// It fails only for a queue pair in RESET, which stays there.
 				c.ModifyQP(q, &QPAttr{QPAttr: ib.QPAttr{State: ib.QPSErr}}, ib.QPMaskState)
 			}
 		}
@@ -67,50 +67,49 @@ func (d *Device) fireNIC(t ib.EventType, _ uint32) bool {
 }
 
 func (d *Device) fireQP(t ib.EventType, qpn uint32) bool {
-	for _, c := range d.contexts {
-		for _, q := range c.qps {
-			if q.qpn != qpn {
-				continue
-			}
-			fails := t == ib.EventQPFatal || t == ib.EventQPReqErr || t == ib.EventQPAccessErr
-			if s := q.t.State(); fails && s != ib.QPSReset && s != ib.QPSErr {
-				q.failWith(t)
-			} else {
-				c.event(Event{Type: t, QP: q})
-			}
-			return true
-		}
+	q := find(d, func(c *Context) []*QP { return c.qps }, func(q *QP) bool { return q.qpn == qpn })
+	if q == nil {
+		return false
 	}
-	return false
+	fails := t == ib.EventQPFatal || t == ib.EventQPReqErr || t == ib.EventQPAccessErr
+	if s := q.t.State(); fails && s != ib.QPSReset && s != ib.QPSErr {
+		q.failWith(t)
+	} else {
+		q.ctx.event(Event{Type: t, QP: q})
+	}
+	return true
 }
 
 func (d *Device) fireCQ(_ ib.EventType, id uint32) bool {
-	for _, c := range d.contexts {
-		for _, q := range c.cqs {
-			if q.id == id {
-				q.overrun = true // it takes no more completions
-				q.fail()
-				return true
-			}
-		}
+	q := find(d, func(c *Context) []*CQ { return c.cqs }, func(q *CQ) bool { return q.id == id })
+	if q == nil {
+		return false
 	}
-	return false
+	q.overrun = true // it takes no more completions
+	q.fail()
+	return true
 }
 
 func (d *Device) fireSRQ(t ib.EventType, id uint32) bool {
+	s := find(d, func(c *Context) []*SRQ { return c.srqs }, func(s *SRQ) bool { return s.id == id })
+	switch {
+	case s == nil:
+		return false
+	case t == ib.EventSRQLimitReached:
+		s.ring.limit = 0
+		s.ctx.event(Event{Type: t, SRQ: s})
+	default:
+		s.fail()
+	}
+	return true
+}
+
+// find returns the object of any client of the device for which is holds, or nil.
+func find[T any](d *Device, of func(*Context) []*T, is func(*T) bool) *T {
 	for _, c := range d.contexts {
-		for _, s := range c.srqs {
-			if s.id != id {
-				continue
-			}
-			if t == ib.EventSRQLimitReached {
-				s.ring.limit = 0
-				c.event(Event{Type: t, SRQ: s})
-			} else {
-				s.fail()
-			}
-			return true
+		if i := slices.IndexFunc(of(c), is); i >= 0 {
+			return of(c)[i]
 		}
 	}
-	return false
+	return nil
 }
