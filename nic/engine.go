@@ -372,6 +372,7 @@ func (e *Engine) Close() error {
 // goroutine that posts them, under the lock.
 type mailbox struct {
 	waiting atomic.Bool // queue is not empty; read without the lock
+	polled  atomic.Bool // a caller of do polls
 
 	mu      sync.Mutex
 	running bool
@@ -393,7 +394,7 @@ func (m *mailbox) post(f func(), wake func()) {
 }
 
 // do is post, and waits until f has returned: polling, and after some time asleep. A sleep costs
-// the caller more than most functions take.
+// the caller more than most functions take. One caller polls at a time: others need the processors.
 func (m *mailbox) do(f func(), wake func(), poll time.Duration) {
 	var ended atomic.Bool // f has returned, or the caller sleeps
 	done := make(chan struct{})
@@ -405,10 +406,11 @@ func (m *mailbox) do(f func(), wake func(), poll time.Duration) {
 		}()
 		f()
 	}, wake)
-	for start := time.Now(); poll > 0 && time.Since(start) < poll; runtime.Gosched() {
-		if ended.Load() {
-			return
+	if poll > 0 && m.polled.CompareAndSwap(false, true) {
+		for start := time.Now(); !ended.Load() && time.Since(start) < poll; {
+			runtime.Gosched()
 		}
+		m.polled.Store(false)
 	}
 	if !ended.Swap(true) {
 		<-done

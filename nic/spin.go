@@ -21,6 +21,7 @@ type spinner struct {
 	loadavg int      // descriptor of /proc/loadavg, -1 if it could not be opened
 	line    [64]byte // read from it
 	cpus    int
+	spare   bool // this process can use two processors at the same time
 
 	checked    int64 // when overcommit was last updated
 	overcommit atomic.Bool
@@ -42,6 +43,7 @@ const (
 // init precedes open and waiting.
 func (s *spinner) init(limit time.Duration) {
 	s.limit, s.cpus, s.loadavg = int64(limit), onlineCPUs(), -1
+	s.spare = min(s.cpus, runtime.GOMAXPROCS(0)) > 1
 }
 
 func (s *spinner) open() {
@@ -101,7 +103,7 @@ func (s *spinner) keepSpinning(now, idle int64) bool {
 // waiting returns how long another goroutine polls for a reply of the engine before it sleeps. The
 // engine needs a processor meanwhile.
 func (s *spinner) waiting() time.Duration {
-	if s.cpus < 2 || s.overcommit.Load() {
+	if !s.spare || s.overcommit.Load() {
 		return 0
 	}
 	return time.Duration(s.limit)
