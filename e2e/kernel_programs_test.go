@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"softroce/e2e/harness"
 	"testing"
 )
@@ -16,10 +17,18 @@ func TestPingpongsWithKernel(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces and a guest's network")
 	s := harness.NewTestbed(t, harness.Links[0])
 	restore, err := s.Lab.Prioritize()
-	if err != nil {
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		t.Logf("not allowed here, so rows may fail on a busy machine: %v", err)
+	case err != nil:
 		t.Fatal(err)
+	default:
+		defer func() {
+			if err := restore(); err != nil {
+				t.Error(err)
+			}
+		}()
 	}
-	defer restore()
 	runWithKernel(t, s, func(r programRun) bool { return r.family.fixedTimeout })
 }
 

@@ -13,7 +13,7 @@ import (
 // Prioritize lets the guests have processors before other programs of the machine, until restore is
 // called. It is for tests whose programs do not wait for a slow guest. Guests that start later, and
 // threads of guests, are not covered.
-func (l *Lab) Prioritize() (restore func(), err error) {
+func (l *Lab) Prioritize() (restore func() error, err error) {
 	threads, err := l.guestThreads()
 	if err != nil {
 		return nil, err
@@ -26,7 +26,7 @@ func (l *Lab) Prioritize() (restore func(), err error) {
 		}
 		return err
 	}
-	return func() { set(unix.SCHED_NORMAL, 0) }, set(unix.SCHED_RR, 1)
+	return func() error { return set(unix.SCHED_NORMAL, 0) }, set(unix.SCHED_RR, 1)
 }
 
 // guestThreads returns the threads of the processes that emulate the guests.
