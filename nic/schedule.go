@@ -1,6 +1,10 @@
 package nic
 
-import "softroce/internal/ib"
+import (
+	"slices"
+
+	"softroce/internal/ib"
+)
 
 // The engine transmits in turns. They go to the clients of a device, then to the queue pairs of
 // each client, and are measured in bytes. So a client delays the others by what it sends in one
@@ -275,7 +279,7 @@ func (d *Device) resume() {
 		d.engine.budget -= cost
 		w.q.ctx.schedule.credit -= cost
 	}
-	t.waiting = t.waiting[:copy(t.waiting, t.waiting[n:])]
+	t.waiting = slices.Delete(t.waiting, 0, n)
 }
 
 // acknowledge emits the replies of queue pairs that have received requests, unless READ responses

@@ -73,7 +73,7 @@ func (p *Pool) Abandon() {
 	p.free, p.used, p.reads = nil, nil, nil
 }
 
-// A readList is storage of a readAhead: reads that are done, or nil.
+// A readList is storage of a readAhead. In the pool its reads are empty or nil.
 type readList struct {
 	reads []*mrtable.Read
 	age   uint32 // of the pool, when the list was taken
@@ -90,7 +90,7 @@ func (p *Pool) takeReads() readList {
 	return l
 }
 
-// putReads returns storage whose reads are done or nil.
+// putReads returns storage whose reads are empty or nil.
 func (p *Pool) putReads(l readList) {
 	if l.age == p.age && len(l.reads) <= maxReads && len(p.reads) < maxFree {
 		p.reads = append(p.reads, l)

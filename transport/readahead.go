@@ -30,13 +30,16 @@ func (a *readAhead) end(p *Pool) {
 	}
 }
 
-// discard forgets all reads. Those that are not done belong to the IO.
+// discard forgets all reads. Those that are not done belong to the IO. The others are emptied: what
+// they have read, and the client whose memory it was, may go while the pool has them.
 func (a *readAhead) discard(p *Pool) {
 	if a.reads == nil {
 		return
 	}
-	for i := a.next; i < a.n; i++ {
-		if !a.reads[i].Done() {
+	for i, r := range a.reads[:a.n] {
+		if r.Done() {
+			*r = mrtable.Read{}
+		} else {
 			a.reads[i] = nil
 		}
 	}
