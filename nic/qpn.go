@@ -4,7 +4,8 @@ package nic
 // it has queue pairs.
 type qpTable struct {
 	pages [1 << 12]*qpPage
-	last  uint32 // allocated most recently
+	empty *qpPage // the page that became empty last, for the next one that is needed
+	last  uint32  // allocated most recently
 	n     int
 }
 
@@ -42,7 +43,9 @@ func (t *qpTable) allocate() (uint32, bool) {
 func (t *qpTable) put(qpn uint32, q *QP) {
 	p := t.pages[qpn>>12]
 	if p == nil {
-		p = new(qpPage)
+		if p, t.empty = t.empty, nil; p == nil {
+			p = new(qpPage)
+		}
 		t.pages[qpn>>12] = p
 	}
 	p.qps[qpn&0xfff] = q
@@ -55,6 +58,6 @@ func (t *qpTable) remove(qpn uint32) {
 	p.qps[qpn&0xfff] = nil
 	t.n--
 	if p.n--; p.n == 0 {
-		t.pages[qpn>>12] = nil
+		t.pages[qpn>>12], t.empty = nil, p
 	}
 }
