@@ -143,8 +143,9 @@ func (c *chunk) cut(size int) (s span, ok bool) {
 	for used := c.mem[s.start:max(s.start, min(s.end, c.fresh))]; len(used) > 0; {
 		n := min(len(used), clearAtATime)
 		clear(used[:n])
-		used = used[n:]
-		runtime.Gosched()
+		if used = used[n:]; len(used) > 0 {
+			runtime.Gosched()
+		}
 	}
 	c.fresh = max(c.fresh, s.end)
 	return s, true

@@ -87,11 +87,15 @@ func (c *conn) show() {
 	c.shown.Store(&i)
 }
 
+// requestsAtATime is how many requests of a client are handled before other goroutines run. To
+// yield after each would wake a thread each time.
+const requestsAtATime = 16
+
 // serve handles requests until the connection ends, and then cleans up.
 func (c *conn) serve() {
 	defer c.cleanup()
 	buf := make([]byte, abi.MaxMessage)
-	for {
+	for n := 1; ; n++ {
 		p, err := control.Read(c.sock, buf)
 		switch {
 		case errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET):
@@ -103,7 +107,9 @@ func (c *conn) serve() {
 			return
 		}
 		c.handle(&p)
-		runtime.Gosched() // many requests of one client are not one time slice
+		if n%requestsAtATime == 0 {
+			runtime.Gosched() // many requests of one client are not one time slice
+		}
 	}
 }
 
