@@ -44,6 +44,7 @@ func startDaemon(binary, socket, faults string) (*daemon, error) {
 		"--nic", nicA+"=fabric:10.1.0.1/24", "--nic", nicB+"=fabric:"+addrB+"/24")
 	d.cmd.Env = append(os.Environ(), "GOTRACEBACK=all")
 	d.cmd.Stdout, d.cmd.Stderr = &d.output, &d.output
+	d.cmd.SysProcAttr = endWithParent()
 	if err := d.cmd.Start(); err != nil {
 		return nil, err
 	}

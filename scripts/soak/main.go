@@ -24,6 +24,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
+	"syscall"
 	"time"
 )
 
@@ -62,6 +64,10 @@ func main() {
 	}
 }
 
+// endWithParent makes the kernel kill a process when the thread that started it ends. That is the
+// thread of run, so that nothing is left of a soak that is killed.
+func endWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
+
 // A soak is a run.
 type soak struct {
 	*options
@@ -73,6 +79,8 @@ type soak struct {
 }
 
 func run(o *options) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	dir, err := os.MkdirTemp("", "soak")
 	if err != nil {
 		return err

@@ -137,6 +137,7 @@ func (w *worker) run() {
 	w.cmd = exec.Command(self, "-worker", w.kind, "-socket", w.soak.socket, "-qps", fmt.Sprint(w.qps), "-seed", fmt.Sprint(w.seed),
 		fmt.Sprintf("-mapped=%t", w.soak.mapped))
 	w.cmd.Stderr = os.Stderr
+	w.cmd.SysProcAttr = endWithParent()
 	w.ended = make(chan error, 1)
 	out, outErr := w.cmd.StdoutPipe()
 	in, inErr := w.cmd.StdinPipe()
