@@ -26,8 +26,10 @@ import (
 
 const (
 	// memoryDeadline is how long, in nanoseconds, a batch of copies may take before its context is
-	// closed.
+	// closed. The engine counts how often it sees the batch in progress, once every memoryLook. So
+	// a stall of the process, which stops the copy as well, does not count.
 	memoryDeadline = 5e9
+	memoryLook     = 100e6
 
 	// slowMemory is how long, in nanoseconds, a user's memory counts as slow after a batch that
 	// took long.
@@ -45,7 +47,9 @@ const (
 type hold struct {
 	ctx   *Context
 	batch *mrtable.Batch
-	until int64 // when ctx is closed
+	since int64
+	look  int64 // when the engine looks at it next
+	looks int
 
 	// XRC domains of ctx. Their target queue pairs wait as well, those of any context, because they
 	// access the memory of ctx.
@@ -70,7 +74,7 @@ func (q *QP) held() bool {
 // hold holds the context of a batch.
 func (e *Engine) hold(b *mrtable.Batch) *hold {
 	c := b.Client().Owner.(*Context)
-	h := &hold{ctx: c, batch: b, until: e.now + memoryDeadline}
+	h := &hold{ctx: c, batch: b, since: e.now, look: e.now + memoryLook}
 	c.hold = h
 	e.holds = append(e.holds, h)
 	for _, s := range c.srqs {
@@ -134,7 +138,11 @@ func (q *QP) goOn() {
 // expireHolds closes the contexts whose memory has taken too long.
 func (e *Engine) expireHolds() {
 	for _, h := range e.holds {
-		if c := h.ctx; e.now >= h.until && c.fatal == nil {
+		if c := h.ctx; e.now >= h.look && c.fatal == nil {
+			h.look = e.now + memoryLook
+			if h.looks++; h.looks < memoryDeadline/memoryLook {
+				continue
+			}
 			c.fatal = errorf(syscall.ETIMEDOUT, "an access to the client's memory has not returned for %v",
 				time.Duration(memoryDeadline))
 			e.breached = append(e.breached, c)
@@ -142,11 +150,11 @@ func (e *Engine) expireHolds() {
 	}
 }
 
-// holdDeadline returns when the first context is to be closed, 0 if none is.
+// holdDeadline returns when expireHolds has to look at a context, 0 if at none.
 func (e *Engine) holdDeadline() (at int64) {
 	for _, h := range e.holds {
-		if h.ctx.fatal == nil && (at == 0 || h.until < at) {
-			at = h.until
+		if h.ctx.fatal == nil && (at == 0 || h.look < at) {
+			at = h.look
 		}
 	}
 	return at
@@ -202,7 +210,7 @@ func (e *Engine) slowUser(b *mrtable.Batch) *slowUser {
 // waitsFor reports whether a batch of a user has not returned for long.
 func (e *Engine) waitsFor(uid uint32) bool {
 	for _, h := range e.holds {
-		if h.ctx.opt.UID == uid && e.now > h.until-memoryDeadline+int64(watchdogTick) {
+		if h.ctx.opt.UID == uid && e.now > h.since+int64(watchdogTick) {
 			return true
 		}
 	}

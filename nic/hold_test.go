@@ -405,6 +405,11 @@ func TestMemoryThatWaitsTooLongEndsItsContext(t *testing.T) {
 	if x.Context.Closed() {
 		t.Fatal("closed before the deadline")
 	}
+	w.now += 10 * nic.MemoryDeadline
+	w.run(nic.MemoryDeadline / 4)
+	if x.Context.Closed() {
+		t.Fatal("a stall of the engine counts towards the deadline")
+	}
 	w.run(nic.MemoryDeadline)
 	if !x.Context.Closed() || x.Err == nil || !x.had(ib.EventDeviceFatal) {
 		t.Errorf("closed %v, reason %v, events %v", x.Context.Closed(), x.Err, x.Events)
