@@ -2,12 +2,15 @@ package e2e
 
 import (
 	"errors"
+	"os/exec"
+	"path/filepath"
 	"regexp"
-	"softroce/e2e/harness"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"softroce/e2e/harness"
 )
 
 // An impairment is what the guest's network emulator does to packets, as arguments of netem.
@@ -27,10 +30,10 @@ var impairments = []impairment{
 }
 
 // impairedOps are operations of every kind, many of them outstanding at the same time.
-const impairedOps = "send:3000 +sendimm:20000 +write:50000@200000 +faa:5@8 writeimm:30000@300000 read:60000@400000 " +
-	"+faa:7@8 +cas:1,2@16 +read:5000@500000 +faa:9@24 read:5000@600000 " +
+const impairedOps = "send:3000 +sendimm:20000 +write:50000@200000 +faa:5@1000008 writeimm:30000@300000 read:60000@400000 " +
+	"+faa:7@1000016 +cas:1,2@1000024 +read:5000@500000 +faa:9@1000032 read:5000@600000 " +
 	"+write:1@700000 +write:2@700001 +write:3@700003 +send:1 +send:0 +sendse:5000 write:20000@800000 " +
-	"+write:100000@100000 +send:1 +read:100000@900000 +faa:1@1000000 +faa:1@1000000 write:100000@100000 sendimm:60000"
+	"+write:100000@100000 +send:1 +read:100000@900000 +faa:1@1000000 +faa:1@1000040 write:100000@100000 sendimm:60000"
 
 // onePacketReads are the same operations with READs of one packet, for the kernel as the requester.
 // If the kernel requests the rest of a READ again, and then receives a response that it considered
@@ -48,6 +51,7 @@ func TestImpairedNetworkWithKernel(t *testing.T) {
 		}
 		for i, im := range list {
 			t.Run(im.name, func(t *testing.T) {
+				recordFailure(t, s)
 				impairGuest(t, s, im)
 				c := exchange{ops: impairedOps, client: optionsWith(), server: optionsWith(), limit: 90 * time.Second}
 				one, other := harness.IPVersions[i%2], harness.IPVersions[1-i%2]
@@ -60,6 +64,19 @@ func TestImpairedNetworkWithKernel(t *testing.T) {
 			})
 		}
 	}, harness.XDP)
+}
+
+// recordFailure captures the daemon's packets until the test ends. If it fails, it says what check
+// finds in them.
+func recordFailure(t *testing.T, s *harness.Testbed) {
+	file := filepath.Join(t.ArtifactDir(), "daemon.pcapng")
+	stop := harness.StartCapture(t, s.Socket, file)
+	t.Cleanup(func() {
+		if stop(); t.Failed() {
+			out, err := exec.Command(harness.Binary(t), "check", file).CombinedOutput()
+			t.Logf("check: %v\n%s", err, out)
+		}
+	})
 }
 
 // impairGuest impairs the guest's network until the test ends.

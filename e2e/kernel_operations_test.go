@@ -213,6 +213,52 @@ func (o exchangeResult) compare(t *testing.T, c exchange, ops []verbspeer.Op) {
 	}
 	if sum := verbspeer.Sum(kernelWant); sum != o.kernelSum && (o.serves || len(m.Undefined) == 0) {
 		t.Errorf("the kernel's memory has checksum %08x, want %08x", o.kernelSum, sum)
+		if i := lostResult(c.server, ops, o.kernelSum); o.serves && i >= 0 {
+			t.Errorf("it is what it would be if operation %d, %s, had not written its result", i, ops[i].Text)
+		}
+	}
+}
+
+// applyWithout applies operations, and returns the client's memory without the result of one.
+func applyWithout(server verbspeer.Options, ops []verbspeer.Op, lost int) []byte {
+	m := verbspeer.NewModel(server)
+	for i, op := range ops {
+		if i != lost {
+			m.Apply(op)
+			continue
+		}
+		before := slices.Clone(m.Client)
+		m.Apply(op)
+		m.Client = before
+	}
+	return m.Client
+}
+
+// lostResult returns the index of the READ or atomic operation without whose result the client's
+// memory has the checksum sum, or -1. All operations were successful.
+func lostResult(server verbspeer.Options, ops []verbspeer.Op, sum uint32) int {
+	for lost := range ops {
+		if verbspeer.Sum(applyWithout(server, ops, lost)) == sum {
+			return lost
+		}
+	}
+	return -1
+}
+
+// Every result that a READ or an atomic operation writes shows in the client's memory at the end.
+func TestLostResultIsFound(t *testing.T) {
+	ops, err := verbspeer.ParseOps(onePacketReads)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for lost, op := range ops {
+		if op.Name != "read" && op.Name != "faa" && op.Name != "cas" {
+			continue
+		}
+		sum := verbspeer.Sum(applyWithout(verbspeer.Defaults(), ops, lost))
+		if got := lostResult(verbspeer.Defaults(), ops, sum); got != lost {
+			t.Errorf("without the result of operation %d, %s: found %d", lost, op.Text, got)
+		}
 	}
 }
 
