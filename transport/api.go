@@ -65,8 +65,16 @@ type SGE struct {
 
 // A RecvWR is a receive work request.
 type RecvWR struct {
-	ID   uint64
-	SGEs []SGE
+	ID    uint64
+	SGEs  []SGE
+	Fault Fault
+}
+
+// A Fault is an error with which a work request completes that is otherwise right. It is not
+// carried out. The zero Fault is none.
+type Fault struct {
+	Status    ib.WCStatus
+	VendorErr uint32 // Completion.VendorErr
 }
 
 // A SendWR is a send work request. PostSend copies it, including SGEs and Inline.
@@ -87,6 +95,7 @@ type SendWR struct {
 	Inline     []byte // the payload, if Flags has SendInline
 	Bind       Bind   // WRBindMW
 	Flush      Flush  // WRFlush
+	Fault      Fault
 }
 
 // Bind holds the parameters of a memory window bind. SendWR.RKey is the new R_Key: its upper 24
@@ -109,6 +118,7 @@ type Flush struct {
 type Completion struct {
 	WRID      uint64
 	Status    ib.WCStatus
+	VendorErr uint32 // that of a Fault; 0: that of the NIC for the status
 	Opcode    ib.WCOpcode
 	ByteLen   uint32 // receives, and requests that return data
 	Imm       uint32 // immediate data, or the R_Key that was invalidated

@@ -138,7 +138,9 @@ func (s *side) post(wr SendWR) {
 	must(s.t, s.qp.PostSend(&wr))
 }
 
-func (s *side) recv(id uint64, off, n int) { s.rq.wrs = append(s.rq.wrs, RecvWR{id, s.sge(off, n)}) }
+func (s *side) recv(id uint64, off, n int) {
+	s.rq.wrs = append(s.rq.wrs, RecvWR{ID: id, SGEs: s.sge(off, n)})
+}
 
 // receive passes the bytes of tx to s as a link does.
 func (s *side) receive(tx *packet.Tx) {

@@ -98,6 +98,9 @@ func (s *sendQueue) reset() {
 // SendQueueLen returns the number of posted and incomplete send work requests.
 func (q *QP) SendQueueLen() int { return int(q.sq.used()) }
 
+// SendQueueFull reports whether PostSend would fail with ErrFull.
+func (q *QP) SendQueueFull() bool { return q.sq.used() >= q.sq.depth }
+
 // PostSend copies wr into the send queue. A work request that cannot be executed, because the
 // service lacks the operation or it has too many elements, completes in error in its turn. PostSend
 // returns only ErrFull, and ErrState before RTS. In the error state the next Transmit flushes the
@@ -107,7 +110,7 @@ func (q *QP) PostSend(wr *SendWR) error {
 	if q.state < ib.QPSRTS {
 		return ErrState
 	}
-	if s.used() >= s.depth {
+	if q.SendQueueFull() {
 		return ErrFull
 	}
 	b := s.blockToPost()
@@ -141,6 +144,9 @@ func (q *QP) PostSend(wr *SendWR) error {
 		if w.length > 0 {
 			w.status = ib.WCLocQPOpErr
 		}
+	}
+	if wr.Fault.Status != ib.WCSuccess {
+		w.status = wr.Fault.Status
 	}
 	if !w.local {
 		s.nextNumber++
@@ -212,11 +218,14 @@ func (q *QP) wrKind(o ib.WROpcode) packet.Kind {
 func (q *QP) completeWR(e *Env, w *wqe, status ib.WCStatus) {
 	c := &e.wc
 	*c = Completion{
-		WRID: w.ID, Status: status, Opcode: wcOpcode(w.Opcode),
+		WRID: w.ID, Status: status, Opcode: w.Opcode.WCOpcode(),
 		Signaled: status != ib.WCSuccess || q.cfg.SigAll || w.Flags&ib.SendSignaled != 0,
 	}
 	if w.ownResponse && status == ib.WCSuccess {
 		c.ByteLen = w.length
+	}
+	if status != ib.WCSuccess && status == w.Fault.Status {
+		c.VendorErr = w.Fault.VendorErr
 	}
 	switch status {
 	case ib.WCSuccess:
@@ -237,26 +246,4 @@ func (q *QP) completeWR(e *Env, w *wqe, status ib.WCStatus) {
 		q.req.src = gather{} // it refers to w
 	}
 	e.Sink.Complete(q, c)
-}
-
-func wcOpcode(o ib.WROpcode) ib.WCOpcode {
-	switch o {
-	case ib.WRRDMAWrite, ib.WRRDMAWriteWithImm:
-		return ib.WCRDMAWrite
-	case ib.WRRDMARead:
-		return ib.WCRDMARead
-	case ib.WRAtomicCmpAndSwp:
-		return ib.WCCompSwap
-	case ib.WRAtomicFetchAndAdd:
-		return ib.WCFetchAdd
-	case ib.WRBindMW:
-		return ib.WCBindMW
-	case ib.WRLocalInv:
-		return ib.WCLocalInv
-	case ib.WRFlush:
-		return ib.WCFlush
-	case ib.WRAtomicWrite:
-		return ib.WCAtomicWrite
-	}
-	return ib.WCSend
 }

@@ -135,7 +135,7 @@ func (q *QP) lengthFits(p *RxPacket, in *packet.Info) bool {
 
 // takeRecv makes sure that there is a current receive work request. If none is posted, it queues an
 // RNR NAK, counts the packet as dropped, and returns false.
-func (q *QP) takeRecv() bool {
+func (q *QP) takeRecv(e *Env) bool {
 	r := &q.resp
 	if r.hasRecv {
 		return true
@@ -149,6 +149,11 @@ func (q *QP) takeRecv() bool {
 		return false
 	}
 	r.hasRecv = true
+	if s := r.recv.Fault.Status; s != ib.WCSuccess {
+		r.fatalNAK(packet.NAKRemoteOperational)
+		q.recvFailed(e, s)
+		return false
+	}
 	return true
 }
 
@@ -158,7 +163,7 @@ func (q *QP) acceptSend(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 		return packet.NAKInvalidRequest
 	}
 	if in.Position.StartsMessage() {
-		if !q.takeRecv() {
+		if !q.takeRecv(e) {
 			return 0
 		}
 		r.into.begin(q.recvPD(), r.recv.SGEs, 0)
@@ -209,7 +214,7 @@ func (q *QP) acceptWrite(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	if p.Len > 0 && !r.region.Live() {
 		return q.rejectWrite(in, packet.NAKRemoteAccess)
 	}
-	if in.ConsumesRecv && !q.takeRecv() {
+	if in.ConsumesRecv && !q.takeRecv(e) {
 		return 0
 	}
 	q.placeWrite(e, p, in)
@@ -294,6 +299,9 @@ func (q *QP) completeRecv(e *Env, c Completion) {
 		q.cfg.Counters.RespCQEError++
 	}
 	c.WRID, c.Recv, c.Signaled = r.recv.ID, true, true
+	if c.Status != ib.WCSuccess && c.Status == r.recv.Fault.Status {
+		c.VendorErr = r.recv.Fault.VendorErr
+	}
 	r.hasRecv = false
 	c.Queue = r.target.queue
 	e.wc = c

@@ -80,7 +80,7 @@ func TestRepeatedReadStaysOutstanding(t *testing.T) {
 
 func TestReceiveWithInvalidMemoryDrawsRemoteOperationalNAK(t *testing.T) {
 	_, b := connect(t, defaults)
-	b.rq.wrs = []RecvWR{{1, []SGE{{Addr: sideBase, Length: 100, LKey: 1}}}}
+	b.rq.wrs = []RecvWR{{ID: 1, SGEs: []SGE{{Addr: sideBase, Length: 100, LKey: 1}}}}
 	b.request(packet.SendOnly, defaults.psn, 8)
 	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/63/0" || statuses(b.done) != "1:4" {
 		t.Errorf("%s, completions %s", got, statuses(b.done))

@@ -52,8 +52,8 @@ func (q *QP) placeUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
 func (q *QP) placeSendUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
 	r := &q.resp
 	if in.Position.StartsMessage() {
-		if !q.takeRecvUnreliable() {
-			return DropReceiverNotReady, false
+		if reason, ok := q.takeRecvUnreliable(e); !ok {
+			return reason, false
 		}
 		r.into.begin(q.recvPD(), r.recv.SGEs, 0)
 		r.placed = 0
@@ -87,8 +87,10 @@ func (q *QP) placeWriteUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, boo
 	if p.Len > 0 && !r.region.Live() {
 		return DropAccess, false
 	}
-	if in.ConsumesRecv && !q.takeRecvUnreliable() {
-		return DropReceiverNotReady, false
+	if in.ConsumesRecv {
+		if reason, ok := q.takeRecvUnreliable(e); !ok {
+			return reason, false
+		}
 	}
 	q.placeWrite(e, p, in)
 	if in.Position.EndsMessage() {
@@ -100,16 +102,20 @@ func (q *QP) placeWriteUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, boo
 	return 0, true
 }
 
-// takeRecvUnreliable makes sure that there is a current receive work request, and reports whether
-// there is one.
-func (q *QP) takeRecvUnreliable() bool {
+// takeRecvUnreliable makes sure that there is a current receive work request. If there is none, or
+// it has a fault, the packet is dropped for the reason that is returned.
+func (q *QP) takeRecvUnreliable(e *Env) (DropReason, bool) {
 	r := &q.resp
 	if !r.hasRecv && (q.cfg.Recv == nil || !q.cfg.Recv.Next(&r.recv)) {
 		q.cfg.Counters.OutOfBuffer++
-		return false
+		return DropReceiverNotReady, false
 	}
 	r.hasRecv = true
-	return true
+	if s := r.recv.Fault.Status; s != ib.WCSuccess {
+		q.recvFailed(e, s)
+		return DropLocalError, false
+	}
+	return 0, true
 }
 
 // recvTooShort drops a message that exceeds the current receive work request. The work request
@@ -145,9 +151,11 @@ func (q *QP) placeUD(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
 		return DropQKey, false
 	case p.Len > q.attr.PathMTU:
 		return DropInvalid, false
-	case !q.takeRecvUnreliable():
-		return DropReceiverNotReady, false
-	case listLength(r.recv.SGEs) < uint64(packet.GRHLen+p.Len):
+	}
+	if reason, ok := q.takeRecvUnreliable(e); !ok {
+		return reason, false
+	}
+	if listLength(r.recv.SGEs) < uint64(packet.GRHLen+p.Len) {
 		return q.recvTooShort(e), false
 	}
 	r.into.begin(q.recvPD(), r.recv.SGEs, 0)

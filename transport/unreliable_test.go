@@ -454,7 +454,7 @@ func TestUnreliableDataPathsDoNotAllocate(t *testing.T) {
 	u := newUD(t, 20)
 	z := &slotSink{side: u, slots: make([]packet.Tx, 4)}
 	u.env.Sink = z
-	ring := RecvWR{1, u.sge(0, 200)}
+	ring := RecvWR{ID: 1, SGEs: u.sge(0, 200)}
 	u.rq.wrs = make([]RecvWR, 0, 1000)
 	grh := make([]byte, packet.GRHLen)
 	pkt = RxPacket{Header: packet.Header{BTH: packet.BTH{Opcode: 0x64}, DETH: packet.DETH{QKey: testQKey}}, Payload: [][]byte{make([]byte, 100)}, Len: 100, GRH: grh}

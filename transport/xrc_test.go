@@ -36,7 +36,9 @@ func (q *xrcQueue) sge(off, n int) []SGE {
 	return []SGE{{Addr: sideBase + uint64(off), Length: uint32(n), LKey: q.region.LKey()}}
 }
 
-func (q *xrcQueue) recv(id uint64, off, n int) { q.wrs = append(q.wrs, RecvWR{id, q.sge(off, n)}) }
+func (q *xrcQueue) recv(id uint64, off, n int) {
+	q.wrs = append(q.wrs, RecvWR{ID: id, SGEs: q.sge(off, n)})
+}
 
 // connectXRC returns an initiator, which sends from defaults.psn with path MTU 1024, and a target
 // with the shared receive queues 5 and 6.

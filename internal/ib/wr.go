@@ -34,6 +34,29 @@ func (o WROpcode) String() string {
 	return fmt.Sprintf("WROpcode(%d)", uint32(o))
 }
 
+// WCOpcode returns the opcode of the completion.
+func (o WROpcode) WCOpcode() WCOpcode {
+	switch o {
+	case WRRDMAWrite, WRRDMAWriteWithImm:
+		return WCRDMAWrite
+	case WRRDMARead:
+		return WCRDMARead
+	case WRAtomicCmpAndSwp:
+		return WCCompSwap
+	case WRAtomicFetchAndAdd:
+		return WCFetchAdd
+	case WRBindMW:
+		return WCBindMW
+	case WRLocalInv:
+		return WCLocalInv
+	case WRFlush:
+		return WCFlush
+	case WRAtomicWrite:
+		return WCAtomicWrite
+	}
+	return WCSend
+}
+
 // SendFlags qualify a send work request: enum ibv_send_flags.
 type SendFlags uint32
 
