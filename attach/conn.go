@@ -19,6 +19,7 @@ import (
 	"softroce/internal/control"
 	"softroce/mrtable"
 	"softroce/nic"
+	"softroce/wire/fault"
 )
 
 // A conn is a client's connection.
@@ -116,17 +117,18 @@ func (c *conn) serve() {
 // handle carries out a request and replies.
 func (c *conn) handle(p *control.Packet) {
 	op, owner, err := c.lookUp(p)
-	var delay time.Duration
+	var faults fault.VerbVerdict
 	if err == nil {
-		delay, err = c.fault(p, owner)
+		faults, err = c.fault(p, owner)
 	}
-	if err == nil && op.run != nil && delay == 0 {
+	late := faults.Delay > 0 || faults.Held != nil
+	if err == nil && op.run != nil && !late {
 		a, err := owner.locked(op, func() (reply, error) { return op.run(owner, p) })
 		c.sendReply(p, a, err)
 		return
 	}
 	var cost amounts
-	if op == nil || op.client || delay > 0 {
+	if op == nil || op.client || late {
 		cost = amounts{waiting: 1, descriptors: uint64(len(p.FDs))}
 	}
 	if failed := c.server.budget.take(c.peer.UID, cost); failed != nil {
@@ -137,7 +139,7 @@ func (c *conn) handle(p *control.Packet) {
 	slow.Body = append([]byte(nil), p.Body...)
 	c.beside(func() {
 		var a reply
-		c.wait(delay)
+		c.wait(faults)
 		switch {
 		case err != nil:
 		case op.run != nil:

@@ -35,9 +35,8 @@ var verbs = map[uint16]string{
 	abi.OpCMSetOption: "rdma_set_option", abi.OpCMJoin: "rdma_join_multicast", abi.OpCMLeave: "rdma_leave_multicast",
 }
 
-// fault returns what the fault program does to a request: how long it takes before it is carried
-// out, and the error with which it fails.
-func (c *conn) fault(p *control.Packet, owner *conn) (delay time.Duration, err error) {
+// fault returns what the fault program does to a request, and the error with which it fails.
+func (c *conn) fault(p *control.Packet, owner *conn) (v fault.VerbVerdict, err error) {
 	i := owner.shown.Load()
 	call := fault.Call{Verb: verbs[p.Header.Op], NIC: i.Device, PID: c.peer.PID, Comm: c.shown.Load().Comm}
 	if p.Header.Op == abi.OpOpenDevice { // the NIC is that of the request
@@ -48,12 +47,18 @@ func (c *conn) fault(p *control.Packet, owner *conn) (delay time.Duration, err e
 			}
 		}
 	}
-	v := c.server.config.Faults.Evaluate(call)
-	if v.Rule != nil {
-		c.server.log.Info("verb fails by the fault program", "id", v.Rule.ID, "line", v.Rule.Line, "rule", v.Rule.Text, "nic", call.NIC, "pid", call.PID, "comm", call.Comm)
+	v = c.server.config.Faults.Evaluate(call)
+	if v.Rule == nil {
+		return v, nil
+	}
+	what := "verb fails by the fault program"
+	if v.Held != nil {
+		what = "verb is held by the fault program"
+	} else {
 		err = errorf(v.Rule.Errno, "fault program, line %d: %s", v.Rule.Line, v.Rule.Text)
 	}
-	return v.Delay, err
+	c.server.log.Info(what, "id", v.Rule.ID, "line", v.Rule.Line, "rule", v.Rule.Text, "nic", call.NIC, "pid", call.PID, "comm", call.Comm)
+	return v, err
 }
 
 // addFaults adds the rules of a program to those that the daemon has.
@@ -104,13 +109,18 @@ func (s *Server) verbFaults(name string) (l []nic.FaultInfo) {
 	return l
 }
 
-// wait waits for a time, or until the connection ends.
-func (c *conn) wait(d time.Duration) {
-	if d <= 0 {
-		return
+// wait waits as long as the fault program demands, or until the connection ends.
+func (c *conn) wait(v fault.VerbVerdict) {
+	if v.Delay > 0 {
+		select {
+		case <-time.After(v.Delay):
+		case <-c.ctx.Done():
+		}
 	}
-	select {
-	case <-time.After(d):
-	case <-c.ctx.Done():
+	if v.Held != nil {
+		select {
+		case <-v.Held:
+		case <-c.ctx.Done():
+		}
 	}
 }

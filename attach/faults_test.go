@@ -84,3 +84,29 @@ func TestSlowVerbIsCarriedOut(t *testing.T) {
 	r.wantErrno("the first time", syscall.EBUSY, r.call(abi.OpDeallocPD, nil, pd))
 	r.mustCall(abi.OpDeallocPD, nil, pd)
 }
+
+// A verb that is held is carried out when its rule is removed, and ends with its connection. Others
+// do not wait.
+func TestHeldVerbWaitsForTheEndOfTheRule(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{})
+	if err := f.SetFaults(0, "hold alloc_pd nth 1,2"); err != nil {
+		t.Fatal(err)
+	}
+	held, gone, other := connect(t, f), connect(t, f), connect(t, f)
+	gone.send(abi.Header{Version: abi.Version, Op: abi.OpAllocPD}, nil)
+	gone.mustCall(abi.OpQueryDevice, nil)
+	held.send(abi.Header{Version: abi.Version, Op: abi.OpAllocPD}, nil)
+	tag := held.tag
+	held.mustCall(abi.OpQueryDevice, nil)
+	other.mustCall(abi.OpAllocPD, nil)
+	gone.sock.Close()
+	if n := len(f.Server.Snapshot().Devices[0].PDs); n != 1 {
+		t.Errorf("%d protection domains while the verb is held, want 1", n)
+	}
+	if err := f.SetFaults(0, ""); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := held.receive(); err != nil || p.Header.Tag != tag || p.Header.Errno != 0 {
+		t.Errorf("reply %+v, %v", p.Header, err)
+	}
+}

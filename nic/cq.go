@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"cmp"
 	"sync/atomic"
 	"syscall"
 
@@ -41,6 +42,8 @@ type CQ struct {
 	counted   uint32 // completion events that the ring counts
 	notified  uint32 // completion events that onEvent was called for
 	users     int    // QPs; one with both queues here counts twice
+
+	late []lateCompletion // in order
 }
 
 // CQSlots returns the slots of a completion queue with at least n entries; EINVAL if n is not
@@ -153,9 +156,18 @@ func (q *CQ) remove() {
 // Entries returns the number of slots.
 func (q *CQ) Entries() int { return int(q.ring.size()) }
 
-// stage writes a completion of a queue pair to the next slot.
+// stage writes a completion of a queue pair to the next slot, unless a rule of the fault program
+// makes it late.
 func (q *CQ) stage(e *Engine, qp *QP, c *transport.Completion) {
-	if q.ctx == nil || q.overrun || !q.hasRoom(e) {
+	if q.ctx == nil || (len(q.late) > 0 || !qp.device.completionFaults.Empty()) && q.isLate(e, qp, c) {
+		return
+	}
+	q.write(e, qp, c)
+}
+
+// write writes a completion to the next slot.
+func (q *CQ) write(e *Engine, qp *QP, c *transport.Completion) {
+	if q.overrun || !q.hasRoom(e) {
 		return
 	}
 	w := abi.CQE{
@@ -178,7 +190,7 @@ func (q *CQ) stage(e *Engine, qp *QP, c *transport.Completion) {
 		w.SetImmediate(c.Imm)
 	}
 	if c.Status != ib.WCSuccess {
-		w.VendorErr = qp.device.identity.VendorErrs[c.Status]
+		w.VendorErr = cmp.Or(c.VendorErr, qp.device.identity.VendorErrs[c.Status])
 	}
 	w.Put(q.ring.slot(q.staged))
 	q.staged++
@@ -216,9 +228,16 @@ func (q *CQ) hasRoom(e *Engine) bool {
 	if q.staged-c < q.ring.size() {
 		return true
 	}
-	q.overrun = true
-	e.completions.overrun = append(e.completions.overrun, q)
+	q.lose(e)
 	return false
+}
+
+// lose records that there is no room for a completion.
+func (q *CQ) lose(e *Engine) {
+	if !q.overrun {
+		q.overrun = true
+		e.completions.overrun = append(e.completions.overrun, q)
+	}
 }
 
 // failed reports whether q has overrun: it takes no more completions.

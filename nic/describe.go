@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"softroce/internal/ib"
-	"softroce/wire"
-	"softroce/wire/fault"
 )
 
 // A description is a Snapshot that is being made. The engine visits it several times and describes
@@ -239,36 +237,4 @@ func (g *group) info(gid GID) GroupInfo {
 		i.QPs = append(i.QPs, q.qpn)
 	}
 	return i
-}
-
-// faultInfos lists the rules for packets.
-func (d *Device) faultInfos() (l []FaultInfo) {
-	f, ok := d.link.(*wire.FaultLink)
-	if !ok {
-		return nil
-	}
-	for _, c := range f.RuleCounters() {
-		l = append(l, FaultInfo{c.Rule.ID, c.Rule.Line, c.Rule.String(), c.Matched, c.Acted, c.Overflowed})
-	}
-	return l
-}
-
-// AddFaults adds the rules of a program for the packets of the device's link.
-func (d *Device) AddFaults(p *fault.Program) {
-	p = p.For(d.name)
-	if len(p.Rules) == 0 {
-		return
-	}
-	f, ok := d.link.(*wire.FaultLink)
-	if !ok {
-		f = wire.NewFaultLink(d.link, nil)
-		d.link = f
-	}
-	f.Add(d.engine.Now(), p)
-}
-
-// RemoveFault removes a rule for packets and reports whether there was one of this ID.
-func (d *Device) RemoveFault(id int) bool {
-	f, ok := d.link.(*wire.FaultLink)
-	return ok && f.Remove(id)
 }

@@ -12,6 +12,7 @@ import (
 	"softroce/mrtable"
 	"softroce/transport"
 	"softroce/wire"
+	"softroce/wire/fault"
 )
 
 // DeviceConfig configures a device.
@@ -62,6 +63,8 @@ type Device struct {
 	keptSpare    []*keptFrame // storage of the next list
 	timers       timerHeap
 	drainedAt    int64 // when the last step that emptied the link began, on the clock of the timers
+
+	completionFaults fault.Completions
 
 	counters  transport.Counters
 	badPKeys  uint32

@@ -83,6 +83,7 @@ type Engine struct {
 	keptFrames keptFrames
 	released   bool                 // the next step delivers kept frames
 	slow       map[uint32]*slowUser // by user ID
+	lateCQs    []*CQ                // whose late is not empty
 	watchdog   watchdog
 	waiting    int  // turns, of all devices, that wait for reads of memory
 	resumable  bool // another thread may take the engine over now
@@ -196,6 +197,7 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 			busy = true
 		}
 	}
+	e.releaseLate()
 	e.transmit()
 	return e.finish(busy)
 }
@@ -314,6 +316,9 @@ func (e *Engine) nextDeadline(busy bool) int64 {
 		return e.now
 	}
 	next := e.holdDeadline()
+	if t := e.lateDeadline(); t != 0 && (next == 0 || t < next) {
+		next = t
+	}
 	for _, d := range e.devices {
 		if t := d.link.NextDeadline(); t != 0 && (next == 0 || t < next) {
 			next = t

@@ -228,11 +228,11 @@ func (q *QP) makeRings() (err error) {
 		return err
 	}
 	if o.SRQ != nil {
-		q.recv = recvQueue{ring: o.SRQ.ring, sges: make([]transport.SGE, 0, o.SRQ.ring.maxSGE), shared: true}
+		q.recv = recvQueue{qp: q, ring: o.SRQ.ring, sges: make([]transport.SGE, 0, o.SRQ.ring.maxSGE), shared: true}
 		return nil
 	}
 	r, err := newRecvRing(q.ctx, o.RQ, o.Caps.MaxRecvWR, o.Caps.MaxRecvSGE)
-	q.recv = recvQueue{ring: r, sges: make([]transport.SGE, 0, o.Caps.MaxRecvSGE)}
+	q.recv = recvQueue{qp: q, ring: r, sges: make([]transport.SGE, 0, o.Caps.MaxRecvSGE)}
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/transport"
 )
 
@@ -80,6 +81,7 @@ func (r *recvRing) requestDoorbell(on bool) {
 // A recvQueue is where a queue pair's responder takes receive work requests from. Its storage is
 // separate from the ring's, since an SRQ's ring serves several queue pairs.
 type recvQueue struct {
+	qp     *QP // that takes them
 	ring   *recvRing
 	sges   []transport.SGE
 	shared bool
@@ -97,7 +99,11 @@ func (r *recvQueue) Next(wr *transport.RecvWR) bool {
 		return false
 	}
 	r.left--
-	return r.ring.next(wr, r.sges)
+	if !r.ring.next(wr, r.sges) {
+		return false
+	}
+	wr.Fault = r.qp.fault(r.ring.ctx, ib.WCRecv)
+	return true
 }
 
 func (r *recvQueue) Len() int     { return r.ring.posted() }

@@ -37,8 +37,12 @@ func (q *QP) fetchSends() (more bool) {
 // break the layout of the ring is reported in its completion.
 func (q *QP) fetchSend() bool {
 	wr := &q.device.engine.wr
-	if !q.parseSend(wr) || q.t.PostSend(wr) != nil {
-		return false // the client broke the rules, or the transport has no room yet
+	if q.t.SendQueueFull() || !q.parseSend(wr) {
+		return false // or the client broke the rules
+	}
+	wr.Fault = q.fault(q.ctx, wr.Opcode.WCOpcode())
+	if q.t.PostSend(wr) != nil {
+		return false
 	}
 	q.sqFetched++
 	return true

@@ -171,7 +171,7 @@ func (q *QP) makeXRCRings() (err error) {
 		return err
 	}
 	r, err := newRecvRing(q.ctx, NewPage(unusedRing), 1, 1)
-	q.recv = recvQueue{ring: r, sges: make([]transport.SGE, 0, q.device.limits.MaxSRQSGE), shared: true}
+	q.recv = recvQueue{qp: q, ring: r, sges: make([]transport.SGE, 0, q.device.limits.MaxSRQSGE), shared: true}
 	return err
 }
 

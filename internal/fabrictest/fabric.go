@@ -146,6 +146,7 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 	}
 	f.Faults, f.Devices = append(f.Faults, faults), append(f.Devices, d)
 	f.verbs.SetProgram(d.Name(), program)
+	d.SetFaults(program)
 	return nil
 }
 
@@ -226,7 +227,9 @@ func (f *Fabric) SetFaults(nic int, program string) error {
 		return fmt.Errorf("faults of nic%d: %w", nic, err)
 	}
 	f.Faults[nic].SetProgram(p)
-	f.verbs.SetProgram(f.Devices[nic].Name(), p)
+	d := f.Devices[nic]
+	f.verbs.SetProgram(d.Name(), p)
+	f.Engines[nic%len(f.Engines)].Do(func() { d.SetFaults(p) })
 	return nil
 }
 

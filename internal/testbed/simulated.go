@@ -219,8 +219,8 @@ func (s *simulated) Fault(rule string) error {
 	if err != nil {
 		return err
 	}
-	if len(p.Verbs) > 0 {
-		return errors.New("rules for verbs have no effect in a simulation")
+	if len(p.Verbs)+len(p.Completions) > 0 {
+		return errors.New("rules for verbs and completions have no effect in a simulation")
 	}
 	for _, f := range s.faults {
 		f.Link = wire.NewFaultLink(f.Link, p)

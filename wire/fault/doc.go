@@ -1,8 +1,9 @@
 // Package fault defines the fault language: programs of rules that drop, duplicate, reorder, delay,
-// corrupt, mark, rewrite or rate-limit packets, and of rules that make verbs fail or take longer.
-// It parses and prints programs. An Evaluator decides what happens to each packet, and Verbs what
-// happens to a verb. The package moves no packets: wire.FaultLink does, on a link. Package attach
-// carries out verbs.
+// corrupt, mark, rewrite or rate-limit packets, and of rules that make verbs fail or take longer,
+// and work requests complete with an error or late. It parses and prints programs. An Evaluator
+// decides what happens to each packet, Verbs what happens to a verb, and Completions what happens
+// to a work request. The package moves no packets: wire.FaultLink does, on a link. Package attach
+// carries out verbs, and package nic work requests.
 //
 // docs/reference/fault-language.md is the reference of the language. Its vocabulary:
 //

@@ -16,6 +16,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("seed 7\ndrop send qp 0x11 opcode SEND_ONLY psn 5..9 nth 3 count 1\n")
 	f.Add("duplicate 2 kind ack every 10\nreorder 3 within 1ms chance 0.5%\ndelay 1ms jitter 2us\n")
 	f.Add("corrupt bit 12\nmark src 10.0.0.0/8\nset psn 4\nrate 1.5Gbit/s queue 10 time 1s..2s\n")
+	f.Add("fail completion RETRY_EXC_ERR opcode send nth 1\nslow reg_mr 1ms client app\nhold completion qp 5\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		p, err := fault.Parse(strings.NewReader(text))
 		if err != nil {

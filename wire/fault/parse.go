@@ -40,7 +40,7 @@ func Parse(r io.Reader) (*Program, error) {
 	prog := &Program{Seed: 1}
 	var errs []error
 	in := bufio.NewScanner(r)
-	line := 0
+	line, texts := 0, map[int]string{}
 	for in.Scan() {
 		line++
 		text, _, _ := strings.Cut(in.Text(), "#")
@@ -53,13 +53,10 @@ func Parse(r io.Reader) (*Program, error) {
 			errs = append(errs, p.err)
 			continue
 		}
-		text = strings.TrimSpace(text)
-		if n := len(prog.Rules); n > 0 && prog.Rules[n-1].Line == line {
-			prog.Rules[n-1].Text = text
-		}
-		if n := len(prog.Verbs); n > 0 && prog.Verbs[n-1].Line == line {
-			prog.Verbs[n-1].Text = text
-		}
+		texts[line] = strings.TrimSpace(text)
+	}
+	for _, s := range prog.sources() {
+		s.Text = texts[s.Line]
 	}
 	if err := in.Err(); err != nil {
 		errs = append(errs, fmt.Errorf("line %d: %w", line+1, err))
@@ -106,6 +103,9 @@ func (p *parser) word(want string) string {
 	return w
 }
 
+// programActions are the actions of rules for verbs and completions of programs.
+var programActions = []string{"fail", "slow", "hold"}
+
 // statement reads a line: the seed or a rule.
 func (p *parser) statement(prog *Program) {
 	first := p.word("a rule")
@@ -116,16 +116,21 @@ func (p *parser) statement(prog *Program) {
 		}
 		return
 	}
-	if first == "fail" || first == "slow" {
-		p.verbRule(prog, first == "fail")
+	if slices.Contains(programActions, first) {
+		if len(p.words) > 0 && p.words[0] == "completion" {
+			p.words = p.words[1:]
+			p.completionRule(prog, first)
+		} else {
+			p.verbRule(prog, first)
+		}
 		return
 	}
 	a := slices.Index(actionNames[:], first)
 	if a < 0 {
-		p.fail(first, "a line begins with an action or the seed%s", suggest.Word(first, append(actionNames[:], "fail", "slow", "seed")))
+		p.fail(first, "a line begins with an action or the seed%s", suggest.Word(first, append(append(actionNames[:], programActions...), "seed")))
 		return
 	}
-	r := Rule{Action: Action(a), Line: p.line}
+	r := Rule{Action: Action(a), Source: Source{Line: p.line}}
 	p.argument(&r)
 	for len(p.words) > 0 && p.err == nil {
 		p.clause(&r)

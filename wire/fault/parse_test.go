@@ -2,7 +2,9 @@ package fault
 
 import (
 	"errors"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,7 +14,7 @@ import (
 func TestParseErrorsSuggestCorrections(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"dorp", `line 1: "dorp": a line begins with an action or the seed; did you mean "drop"?`},
-		{"lose everything", `line 1: "lose": a line begins with an action or the seed (have: corrupt, delay, drop, duplicate, fail, mark, rate, reorder, seed, set, slow)`},
+		{"lose everything", `line 1: "lose": a line begins with an action or the seed (have: corrupt, delay, drop, duplicate, fail, hold, mark, rate, reorder, seed, set, slow)`},
 		{"\n# fine\ndrop opcdoe WRITE_ONLY", `line 3: "opcdoe": is not a condition of "drop"; did you mean "opcode"?`},
 		{"drop opcode WRITE_ONYL", `line 1: "WRITE_ONYL": is not an opcode; did you mean "WRITE_ONLY"?`},
 		{"drop kind wirte", `line 1: "wirte": is not a kind of packet; did you mean "write"?`},
@@ -41,6 +43,15 @@ func TestParseErrorsSuggestCorrections(t *testing.T) {
 		{"fail create_qp ENOMEN", `line 1: "ENOMEN": is not the name of an error; did you mean "ENOMEM"?`},
 		{"fail create_qp", `line 1: at the end: an error such as ENOMEM must follow`},
 		{"slow create_qp", `line 1: at the end: a time such as 200ms or 3s must follow`},
+		{"fail completion RETRY_EXEC_ERR", `line 1: "RETRY_EXEC_ERR": is not an error that a work request causes; did you mean "RETRY_EXC_ERR"?`},
+		{"fail completion WR_FLUSH_ERR", `line 1: "WR_FLUSH_ERR": is not an error that a work request causes (have: BAD_RESP_ERR, FATAL_ERR, GENERAL_ERR, LOC_ACCESS_ERR, LOC_LEN_ERR, LOC_PROT_ERR, LOC_QP_OP_ERR, MW_BIND_ERR, REM_ABORT_ERR, REM_ACCESS_ERR, REM_INV_REQ_ERR, REM_OP_ERR, RESP_TIMEOUT_ERR, RETRY_EXC_ERR, RNR_RETRY_EXC_ERR)`},
+		{"fail completion RETRY_EXC_ERR opcode recv", `line 1: "RETRY_EXC_ERR": is not an error of opcode recv (have: FATAL_ERR, GENERAL_ERR, LOC_ACCESS_ERR, LOC_LEN_ERR, LOC_PROT_ERR, LOC_QP_OP_ERR, REM_ABORT_ERR)`},
+		{"fail completion MW_BIND_ERR opcode bind_mw,send", `line 1: "MW_BIND_ERR": is not an error of opcode send (have: FATAL_ERR, GENERAL_ERR, LOC_LEN_ERR, LOC_PROT_ERR, LOC_QP_OP_ERR, REM_ABORT_ERR, REM_ACCESS_ERR, REM_INV_REQ_ERR, REM_OP_ERR, RESP_TIMEOUT_ERR, RETRY_EXC_ERR, RNR_RETRY_EXC_ERR)`},
+		{"fail completion GENERAL_ERR opcode rdma_wriet", `line 1: "rdma_wriet": is not the opcode of a completion; did you mean "rdma_write"?`},
+		{"slow completion 1ms vendor_err 5", `line 1: "vendor_err": belongs to "fail"`},
+		{"hold completion psn 5", `line 1: "psn": is not a condition of rules for completions (have: chance, client, count, every, nic, nth, opcode, qp, skip, time, vendor_err)`},
+		{"hold completions", `line 1: "completions": is not a verb; did you mean "completion"?`},
+		{"hold", `line 1: at the end: the name of a verb, such as create_qp must follow`},
 		{"fail reg_mr EFAULT psn 5", `line 1: "psn": is not a condition of rules for verbs (have: chance, client, count, every, nic, nth, skip, time)`},
 		{"fail reg_mr EFAULT nth 1 nth 2", `line 1: "nth": is given twice; separate several values with commas`},
 		{"seed 1 2", `line 1: "2": nothing may follow the seed`},
@@ -112,6 +123,19 @@ func TestDocumentationCoversTheLanguage(t *testing.T) {
 			if !strings.Contains(string(doc), "`"+w) {
 				t.Errorf("%q is not documented", w)
 			}
+		}
+	}
+	for _, words := range [][]string{programActions, VerbNames, completionClauses, slices.Collect(maps.Keys(completionOpcodes))} {
+		for _, w := range words {
+			if !strings.Contains(string(doc), "`"+w) {
+				t.Errorf("%q is not documented", w)
+			}
+		}
+	}
+	_, completions, _ := strings.Cut(string(doc), "## Completions")
+	for _, name := range statusNames(allStatuses()) {
+		if !strings.Contains(completions, name) {
+			t.Errorf("%q is not documented", name)
 		}
 	}
 	for k := range kindNames {

@@ -11,23 +11,26 @@ import (
 var verbClauses = []string{"nic", "client", "time", "skip", "nth", "every", "chance", "count"}
 
 // verbRule reads the rest of a rule for verbs.
-func (p *parser) verbRule(prog *Program, fails bool) {
-	r := VerbRule{Line: p.line}
+func (p *parser) verbRule(prog *Program, action string) {
+	r := VerbRule{Source: Source{Line: p.line}}
 	p.each("the name of a verb, such as create_qp", func(name string) {
 		if !slices.Contains(VerbNames, name) {
-			p.fail(name, "is not a verb%s", suggest.Word(name, VerbNames))
+			p.fail(name, "is not a verb%s", suggest.Word(name, append([]string{"completion"}, VerbNames...)))
 		}
 		r.Verbs = append(r.Verbs, name)
 	})
-	if fails {
+	switch action {
+	case "fail":
 		name := p.word("an error such as ENOMEM")
 		e, ok := errnos[name]
 		if !ok {
 			p.fail(name, "is not the name of an error%s", suggest.Word(name, slices.Sorted(maps.Keys(errnos))))
 		}
 		r.Errno = e
-	} else {
+	case "slow":
 		r.Delay = p.duration("a time such as 200ms or 3s")
+	case "hold":
+		r.Hold = true
 	}
 	for len(p.words) > 0 && p.err == nil {
 		p.verbClause(&r)
@@ -43,16 +46,23 @@ func (p *parser) verbClause(r *VerbRule) {
 	if !p.begins(w) {
 		return
 	}
+	if !p.clientCondition(&r.ClientConditions, w) && !p.selection(&r.Selection, w) {
+		p.fail(w, "is not a condition of rules for verbs%s", suggest.Word(w, slices.Clone(verbClauses)))
+	}
+}
+
+// clientCondition reads the rest of a condition that begins with w. It returns false if w begins
+// none.
+func (p *parser) clientCondition(c *ClientConditions, w string) bool {
 	switch w {
 	case "nic":
-		r.NIC = p.word("the name of a NIC")
+		c.NIC = p.word("the name of a NIC")
 	case "client":
-		p.each("the name of a program, or a process ID", func(c string) { r.Clients = append(r.Clients, c) })
+		p.each("the name of a program, or a process ID", func(name string) { c.Clients = append(c.Clients, name) })
 	case "time":
-		r.From, r.Until = p.window()
+		c.From, c.Until = p.window()
 	default:
-		if !p.selection(&r.Selection, w) {
-			p.fail(w, "is not a condition of rules for verbs%s", suggest.Word(w, verbClauses))
-		}
+		return false
 	}
+	return true
 }

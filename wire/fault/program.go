@@ -4,6 +4,7 @@ import (
 	"hash/fnv"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"softroce/packet"
@@ -12,9 +13,31 @@ import (
 // A Program is a list of rules in the order of their evaluation. Evaluators do not change it, so
 // several links can share one.
 type Program struct {
-	Seed  uint64 // of all random choices
-	Rules []Rule // for packets
-	Verbs []VerbRule
+	Seed        uint64 // of all random choices
+	Rules       []Rule // for packets
+	Verbs       []VerbRule
+	Completions []CompletionRule
+}
+
+// A Source says where a rule comes from.
+type Source struct {
+	ID   int    // see Verbs.Number
+	Line int    // in the program; 0 for a rule that was not parsed
+	Text string // of the line
+}
+
+// sources returns those of all rules, which may be changed.
+func (p *Program) sources() (l []*Source) {
+	for i := range p.Rules {
+		l = append(l, &p.Rules[i].Source)
+	}
+	for i := range p.Verbs {
+		l = append(l, &p.Verbs[i].Source)
+	}
+	for i := range p.Completions {
+		l = append(l, &p.Completions[i].Source)
+	}
+	return l
 }
 
 // An Action is what a rule does to the packets that it selects.
@@ -80,9 +103,7 @@ func (s *OpcodeSet) empty() bool              { return *s == OpcodeSet{} }
 // from 1. The zero Rule drops every packet.
 type Rule struct {
 	Action Action
-	ID     int    // see Verbs.Number
-	Line   int    // line in the source; 0 for a rule that was not parsed
-	Text   string // text of the line
+	Source
 
 	// Conditions.
 	NIC       string // only at the NIC of this name: see Program.For
@@ -110,7 +131,21 @@ type Rule struct {
 	Queue         int    // Rate: packets that may wait, more are dropped; 0 means DefaultQueue
 }
 
-// A Selection picks among the packets, or calls of verbs, that match a rule.
+// ClientConditions are conditions on the program that calls a verb or posts a work request.
+type ClientConditions struct {
+	NIC     string        // that it uses
+	Clients []string      // its name or process ID
+	From    time.Duration // since the start of the daemon or of the fabric, or since the rule was added
+	Until   time.Duration // 0 means no end
+}
+
+func (c *ClientConditions) matches(nic string, pid int, comm string, since time.Duration) bool {
+	return (c.NIC == "" || c.NIC == nic) &&
+		(len(c.Clients) == 0 || slices.Contains(c.Clients, comm) || slices.Contains(c.Clients, strconv.Itoa(pid))) &&
+		since >= c.From && (c.Until == 0 || since < c.Until)
+}
+
+// A Selection picks among the packets, calls of verbs or work requests that match a rule.
 type Selection struct {
 	Skip   uint64   // do not count the first Skip
 	Nth    []uint64 // only these
@@ -137,14 +172,17 @@ func (p *Program) NICs() (names []string) {
 	for _, r := range p.Verbs {
 		names = append(names, r.NIC)
 	}
+	for _, r := range p.Completions {
+		names = append(names, r.NIC)
+	}
 	slices.Sort(names)
 	names = slices.Compact(names)
 	return slices.DeleteFunc(names, func(s string) bool { return s == "" })
 }
 
-// For returns the program for the packets of the NIC of this name: without the rules for other
-// NICs and for verbs, and with a seed that depends on the name, so that random choices differ
-// between NICs.
+// For returns the program for the packets and completions of the NIC of this name: without the
+// rules for other NICs and for verbs, and with a seed that depends on the name, so that random
+// choices differ between NICs.
 func (p *Program) For(nic string) *Program {
 	h := fnv.New64a()
 	h.Write([]byte(nic))
@@ -152,6 +190,11 @@ func (p *Program) For(nic string) *Program {
 	for _, r := range p.Rules {
 		if r.NIC == "" || r.NIC == nic {
 			own.Rules = append(own.Rules, r)
+		}
+	}
+	for _, r := range p.Completions {
+		if r.NIC == "" || r.NIC == nic {
+			own.Completions = append(own.Completions, r)
 		}
 	}
 	return own

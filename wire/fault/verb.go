@@ -2,10 +2,8 @@ package fault
 
 import (
 	"cmp"
-	"maps"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -14,20 +12,14 @@ import (
 // A VerbRule makes control verbs of programs fail or take longer. A call matches if it meets every
 // condition that is set. The selection then picks among the calls that match.
 type VerbRule struct {
-	ID   int    // see Verbs.Number
-	Line int    // line in the source
-	Text string // text of the line
+	Source
 
 	Verbs []string // of VerbNames
 	Errno syscall.Errno
 	Delay time.Duration // before the verb is carried out or fails
+	Hold  bool          // it waits until the rule is removed
 
-	// Conditions.
-	NIC     string
-	Clients []string      // by the name of the program, or the process ID
-	From    time.Duration // since NewVerbs, for a daemon since its start, or since Add
-	Until   time.Duration // 0 means no end
-
+	ClientConditions
 	Selection
 }
 
@@ -40,10 +32,7 @@ type Call struct {
 }
 
 func (r *VerbRule) matches(c *Call, since time.Duration) bool {
-	return slices.Contains(r.Verbs, c.Verb) &&
-		(r.NIC == "" || r.NIC == c.NIC) &&
-		(len(r.Clients) == 0 || slices.Contains(r.Clients, c.Comm) || slices.Contains(r.Clients, strconv.Itoa(c.PID))) &&
-		since >= r.From && (r.Until == 0 || since < r.Until)
+	return slices.Contains(r.Verbs, c.Verb) && r.ClientConditions.matches(c.NIC, c.PID, c.Comm, since)
 }
 
 // Verbs applies rules for verbs. Its methods may be called from any goroutine.
@@ -63,6 +52,7 @@ type verbState struct {
 	*VerbRule
 	choice
 	start    time.Time
+	removed  chan struct{}            // closed when it is removed
 	by       string                   // see SetProgram
 	counters map[string]*VerbCounters // by NIC
 }
@@ -78,7 +68,7 @@ type VerbCounters struct {
 func (v *Verbs) SetProgram(nic string, p *Program) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.rules = slices.DeleteFunc(v.rules, func(r *verbState) bool { return r.by == nic })
+	v.remove(func(r *verbState) bool { return r.by == nic })
 	v.add(nic, p, v.start)
 }
 
@@ -87,17 +77,12 @@ func (v *Verbs) SetProgram(nic string, p *Program) {
 func (v *Verbs) Number(p *Program) (first, last int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	ids := map[int]*int{} // by line
-	for i := range p.Rules {
-		ids[p.Rules[i].Line] = &p.Rules[i].ID
-	}
-	for i := range p.Verbs {
-		ids[p.Verbs[i].Line] = &p.Verbs[i].ID
-	}
+	l := p.sources()
+	slices.SortFunc(l, func(a, b *Source) int { return cmp.Compare(a.Line, b.Line) })
 	first = v.last + 1
-	for _, line := range slices.Sorted(maps.Keys(ids)) {
+	for _, s := range l {
 		v.last++
-		*ids[line] = v.last
+		s.ID = v.last
 	}
 	return first, v.last
 }
@@ -113,9 +98,20 @@ func (v *Verbs) Add(p *Program) {
 func (v *Verbs) Remove(id int) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	n := len(v.rules)
-	v.rules = slices.DeleteFunc(v.rules, func(r *verbState) bool { return r.ID == id })
-	return len(v.rules) < n
+	return v.remove(func(r *verbState) bool { return r.ID == id })
+}
+
+// remove removes the rules for which is holds, and reports whether there were any.
+func (v *Verbs) remove(is func(*verbState) bool) (found bool) {
+	v.rules = slices.DeleteFunc(v.rules, func(r *verbState) bool {
+		if !is(r) {
+			return false
+		}
+		close(r.removed)
+		found = true
+		return true
+	})
+	return found
 }
 
 func (v *Verbs) add(nic string, p *Program, start time.Time) {
@@ -125,7 +121,7 @@ func (v *Verbs) add(nic string, p *Program, start time.Time) {
 		}
 		r.NIC = cmp.Or(r.NIC, nic)
 		rnd := rand.New(rand.NewPCG(p.Seed, verbRules|uint64(cmp.Or(r.ID, i))))
-		v.rules = append(v.rules, &verbState{&r, choice{rnd: rnd}, start, nic, map[string]*VerbCounters{}})
+		v.rules = append(v.rules, &verbState{&r, choice{rnd: rnd}, start, make(chan struct{}), nic, map[string]*VerbCounters{}})
 	}
 }
 
@@ -134,12 +130,13 @@ const verbRules = 1 << 32
 
 // A VerbVerdict is what the rules decided about a call.
 type VerbVerdict struct {
-	Delay time.Duration // before it is carried out
-	Rule  *VerbRule     // by which it fails; nil: it does not
+	Delay time.Duration   // before it is carried out
+	Held  <-chan struct{} // after the delay it waits until this is closed; nil: it does not
+	Rule  *VerbRule       // by which it fails or is held; nil: neither
 }
 
-// Evaluate returns what the rules decide about a call. The first rule that lets it fail ends the
-// search; delays add up.
+// Evaluate returns what the rules decide about a call. The first rule that lets it fail, or holds
+// it, ends the search; delays add up.
 func (v *Verbs) Evaluate(c Call) (d VerbVerdict) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -159,7 +156,10 @@ func (v *Verbs) Evaluate(c Call) (d VerbVerdict) {
 		}
 		n.Acted++
 		d.Delay += r.Delay
-		if r.Errno != 0 {
+		if r.Hold {
+			d.Held = r.removed
+		}
+		if r.Hold || r.Errno != 0 {
 			d.Rule = r.VerbRule
 			break
 		}

@@ -1,0 +1,138 @@
+package nic
+
+import (
+	"slices"
+
+	"softroce/internal/ib"
+	"softroce/transport"
+	"softroce/wire"
+	"softroce/wire/fault"
+)
+
+// AddFaults adds the rules of a program for the packets and completions of the device.
+func (d *Device) AddFaults(p *fault.Program) {
+	p = p.For(d.name)
+	d.completionFaults.Add(d.engine.Now(), p)
+	if len(p.Rules) == 0 {
+		return
+	}
+	f, ok := d.link.(*wire.FaultLink)
+	if !ok {
+		f = wire.NewFaultLink(d.link, nil)
+		d.link = f
+	}
+	f.Add(d.engine.Now(), p)
+}
+
+// SetFaults replaces the rules for completions by those of a program.
+func (d *Device) SetFaults(p *fault.Program) {
+	d.completionFaults.Clear()
+	d.completionFaults.Add(d.engine.Now(), p.For(d.name))
+}
+
+// RemoveFault removes a rule for packets or completions and reports whether there was one of this
+// ID.
+func (d *Device) RemoveFault(id int) bool {
+	f, ok := d.link.(*wire.FaultLink)
+	return d.completionFaults.Remove(id) || ok && f.Remove(id)
+}
+
+// faultInfos lists the rules for packets and completions.
+func (d *Device) faultInfos() (l []FaultInfo) {
+	if f, ok := d.link.(*wire.FaultLink); ok {
+		for _, c := range f.RuleCounters() {
+			l = append(l, FaultInfo{c.Rule.ID, c.Rule.Line, c.Rule.String(), c.Matched, c.Acted, c.Overflowed})
+		}
+	}
+	for _, c := range d.completionFaults.Counters() {
+		l = append(l, FaultInfo{ID: c.Rule.ID, Line: c.Rule.Line, Rule: c.Rule.Text, Matched: c.Matched, Acted: c.Acted})
+	}
+	return l
+}
+
+// fault returns the fault of a work request of q that the engine takes from a queue of c. In ERR it
+// would be flushed, with or without one.
+func (q *QP) fault(c *Context, o ib.WCOpcode) transport.Fault {
+	d := q.device
+	if d.completionFaults.Empty() || q.t.State() == ib.QPSErr {
+		return transport.Fault{}
+	}
+	w := q.workRequest(c, o)
+	if r := d.completionFaults.Fail(d.engine.now, &w); r != nil {
+		return transport.Fault{Status: r.Status, VendorErr: r.VendorErr}
+	}
+	return transport.Fault{}
+}
+
+// workRequest describes a work request of q, in a queue of c, to rules.
+func (q *QP) workRequest(c *Context, o ib.WCOpcode) fault.WorkRequest {
+	return fault.WorkRequest{PID: c.opt.PID, Comm: c.opt.Comm, QPN: q.qpn, Opcode: o, Reliable: q.init.Type.Reliable()}
+}
+
+// A lateCompletion waits because of a rule, or behind one that does.
+type lateCompletion struct {
+	deferred
+	due  int64                 // not staged before
+	held *fault.CompletionRule // nor while the device has this rule; nil: none
+}
+
+// isDue reports whether the completion waits no longer.
+func (l *lateCompletion) isDue(now int64) bool {
+	return l.due <= now && (l.held == nil || !l.q.device.completionFaults.Has(l.held))
+}
+
+// isLate adds a completion to those of q that wait, and returns true, if a rule makes it late or if
+// others wait.
+func (q *CQ) isLate(e *Engine, qp *QP, c *transport.Completion) bool {
+	o := c.Opcode
+	if c.Recv {
+		o = ib.WCRecv
+	}
+	w := qp.workRequest(q.ctx, o)
+	delay, held := qp.device.completionFaults.Late(e.now, &w)
+	if len(q.late) == 0 {
+		if delay == 0 && held == nil {
+			return false
+		}
+		e.lateCQs = append(e.lateCQs, q)
+	}
+	if uint32(len(q.late)) >= q.ring.size() {
+		q.lose(e)
+		return true
+	}
+	q.late = append(q.late, lateCompletion{deferred{qp, qp.generation, q, *c}, e.now + int64(delay), held})
+	return true
+}
+
+// releaseLate writes the completions that no longer wait.
+func (e *Engine) releaseLate() {
+	e.lateCQs = slices.DeleteFunc(e.lateCQs, func(q *CQ) bool {
+		if q.ctx == nil {
+			return true
+		}
+		n := 0
+		for n < len(q.late) {
+			l := &q.late[n]
+			ended := l.generation != l.q.generation && !l.outlives()
+			if !ended && !l.isDue(e.now) {
+				break
+			}
+			if !ended {
+				q.write(e, l.q, &l.Completion)
+			}
+			n++
+		}
+		q.late = slices.Delete(q.late, 0, n)
+		return len(q.late) == 0
+	})
+}
+
+// lateDeadline returns when the next completion no longer waits, 0 if that is not known.
+func (e *Engine) lateDeadline() (at int64) {
+	for _, q := range e.lateCQs {
+		if l := &q.late[0]; (l.held == nil || l.isDue(e.now)) && (at == 0 || l.due < at) {
+			at = l.due
+		}
+	}
+	return at
+}
