@@ -27,7 +27,7 @@ func pageOf(fd int) (pageID, error) {
 	return pageID{st.Dev, st.Ino}, nil
 }
 
-// publish lets connections join the context that have a descriptor of its doorbell page.
+// publish lets connections that have a descriptor of the context's doorbell page join it.
 func (c *conn) publish(page int) {
 	id, err := pageOf(page)
 	if err != nil {

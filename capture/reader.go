@@ -57,7 +57,7 @@ type format interface {
 type Interface struct {
 	Name     string // empty if the file does not say
 	LinkType LinkType
-	Seen     uint64 // frames that the interface has seen, those that the capture lost among them
+	Seen     uint64 // frames that the interface has seen, including those that the capture has lost
 	Lost     uint64 // frames that the capture has lost
 }
 

@@ -6,8 +6,8 @@ const maxHalfOpen = MaxIDs / 2
 
 // A backlog is the connection requests of a listener in one stage: those that the program has not
 // received yet, or those that it has accepted and whose peer has not replied. When it is full,
-// room goes to the senders with the least, so that a flood of requests displaces itself and not
-// the requests of others.
+// a new request displaces one of the sender with the most, so that a flood of requests displaces
+// itself and not the requests of others.
 //
 // A sender is a MAC, and an address in a VLAN at that MAC. Addresses are easily forged, and a flood
 // from many of them usually comes from one machine or through one router. A link that does not know

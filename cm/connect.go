@@ -327,8 +327,8 @@ func (s *Session) uses(n NIC) bool {
 	return false
 }
 
-// newRequestID creates the identifier of a connection request, nil if the listener has no room for
-// it and its sender has no claim to that of others.
+// newRequestID creates the identifier of a connection request, nil if the listener's backlog is
+// full and the request may not displace another one.
 func (l *ID) newRequestID(c *Conn, h IPHeader) *ID {
 	n := c.port.(NIC)
 	local, ok := findAddress(n, station{c.route.Src, c.route.VLAN})
@@ -386,8 +386,8 @@ func (m *Manager) Event(c *Conn, e *ConnEvent) {
 	}
 	if id.member != nil {
 		if id.member.of != id.halfOpen {
-			// The program has not received the request. It stays, since the program may have been
-			// notified of it, until another takes its place.
+			// The program has not received the request, but may have been notified of it: it stays
+			// until another one displaces it.
 			id.member.withdrawn = e
 			return
 		}

@@ -1,7 +1,7 @@
 // Package mrtable manages protection domains, memory regions and memory windows, checks every
 // access against them, and copies the data.
 //
-// # The itinerary of a byte
+// # The path of a byte
 //
 //  1. A client registers memory: a Memory says how to access its bytes. Table.Register assigns
 //     an address range (IOVA), access rights and a key.

@@ -65,9 +65,9 @@ type Engine struct {
 	budget    int      // bytes that the current step may still transmit
 	stepLimit int      // bytes that a step may transmit, and receive on each device
 	last      *Context // the one that transmitted last, nil if it is closed
-	sharedAt  int64    // when another client had transmitted before, or 0
+	sharedAt  int64    // when the client that transmits changed last, or 0
 	first     int      // index of the device that transmits first in the current step
-	stalled   int64    // time that the clock of the timers does not count
+	stalled   int64    // total time that the timers do not count
 	wall      wallclock
 	ended     bool // Run has returned or Close was called
 
@@ -78,7 +78,7 @@ type Engine struct {
 	repeated    []func() bool // called at the end of each step: see Repeat
 	breached    []*Context    // to be closed at the end of the step
 
-	holds      []*hold // contexts whose memory takes long
+	holds      []*hold // contexts one of whose copies is blocked
 	kept       int     // bytes of the frames that are kept for them
 	keptFrames keptFrames
 	released   bool                 // the next step delivers kept frames

@@ -35,7 +35,7 @@ func TestWatchdogTicks(t *testing.T) {
 		{"sleeps between waiting", []sight{sleep, wait, sleep}, tooLong},
 		{"flushes that end", []sight{{1, true, copying, 7}, {2, true, copying, 7}, {3, true, copying, 7}, {4, true, copying, 7}}, normal},
 	} {
-		l := look{naps: map[uint32]int{}}
+		l := look{blocked: map[uint32]int{}}
 		for i, s := range c.sights {
 			want := normal
 			if i == len(c.sights)-1 {
@@ -49,7 +49,7 @@ func TestWatchdogTicks(t *testing.T) {
 }
 
 func TestWatchdogParksAndForgets(t *testing.T) {
-	l := look{naps: map[uint32]int{}}
+	l := look{blocked: map[uint32]int{}}
 	l.tick(1, true, asleep, 7)
 	l.tick(2, true, asleep, 7)
 	for i := range parkAfter {

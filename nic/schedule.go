@@ -62,7 +62,7 @@ type schedule struct {
 	copied bool // it has sent payload that only the kernel can copy; on a fabric, its turns are shorter
 }
 
-// activate gives q a turn. A client that had nothing to send has the next one.
+// activate gives q a turn. A client that had nothing to send before is served next.
 func (t *txState) activate(q *QP) {
 	c := q.ctx
 	if !q.turn.queued {

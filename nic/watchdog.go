@@ -24,11 +24,10 @@ type watchdog struct {
 	number uint64 // of the last batch
 }
 
-// A Flush may see one tick of the watchdog. At the second, it loses the engine if its thread sleeps
-// in a system call that copies. A thread that runs would not be helped by another one: it has
-// longer, because the kernel may also be slow without sleeping. A tick that finds the thread
-// waiting for a processor does not count. If the thread has slept since the last tick, this may be
-// the reason as well: such ticks count less.
+// At the second tick of the watchdog within one Flush, another thread takes over the engine if the
+// engine's sleeps in a system call that copies. If it runs, it has more ticks, because the kernel
+// may also be slow without sleeping. A tick that finds it waiting for a processor does not count.
+// If it has slept since the last tick, it may have waited for a processor: it has most ticks then.
 const (
 	watchdogTick = 5 * time.Millisecond
 	ticksAsleep  = 2
@@ -37,10 +36,10 @@ const (
 )
 
 const (
-	// maxNaps is how many ticks within napPeriod ticks may find the engine asleep in the memory of
-	// one user, each in another Flush.
-	maxNaps   = 3
-	napPeriod = 200
+	// maxBlocked is how many ticks within blockedPeriod ticks may find the engine blocked while it
+	// copies memory of one user, each in another Flush.
+	maxBlocked    = 3
+	blockedPeriod = 200
 
 	// parkAfter is after how many ticks without a Flush the watchdog waits for the next one.
 	parkAfter = 200
@@ -72,7 +71,7 @@ func (w *watchdog) run(b *mrtable.Batch) {
 func (w *watchdog) watch(done <-chan struct{}, o *observer, takeOver func(*mrtable.Batch, placement)) {
 	tick := time.NewTicker(watchdogTick)
 	defer tick.Stop()
-	l := look{flush: w.flush.Load(), naps: map[uint32]int{}}
+	l := look{flush: w.flush.Load(), blocked: map[uint32]int{}}
 	defer o.close()
 	for {
 		select {
@@ -115,8 +114,8 @@ type look struct {
 	unclear int    // ticks that found its thread unclear
 	idle    int    // ticks without a batch in progress, since the last Flush
 
-	period int            // ticks since naps was cleared
-	naps   map[uint32]int // how often the engine slept in the memory of a user, by user ID
+	period  int            // ticks since blocked was cleared
+	blocked map[uint32]int // how often a copy of a user's memory blocked the engine, by user ID
 }
 
 // A finding is the result of a look.
@@ -125,16 +124,16 @@ type finding uint8
 const (
 	normal   finding = iota
 	tooLong          // the batch in progress takes too long
-	tooOften         // the engine slept too often in the memory of the user
+	tooOften         // copies of the user's memory blocked the engine too often
 	unused           // there was no batch for long
 )
 
 // tick looks at the engine: at the number of its Flush, and whether a batch of a user is in
 // progress and what the thread does with it.
 func (l *look) tick(flush uint64, busy bool, does activity, user uint32) finding {
-	if l.period++; l.period == napPeriod {
+	if l.period++; l.period == blockedPeriod {
 		l.period = 0
-		clear(l.naps)
+		clear(l.blocked)
 	}
 	if flush != l.flush {
 		l.flush, l.ticks, l.unclear, l.idle = flush, 0, 0, 0
@@ -153,7 +152,7 @@ func (l *look) tick(flush uint64, busy bool, does activity, user uint32) finding
 	case busy && (does == asleep && l.ticks >= ticksAsleep || l.ticks >= ticksAwake):
 		return tooLong
 	case busy && does == asleep:
-		if l.naps[user]++; l.naps[user] == maxNaps {
+		if l.blocked[user]++; l.blocked[user] == maxBlocked {
 			return tooOften
 		}
 	case !busy:

@@ -168,25 +168,25 @@ type operation struct {
 }
 
 var (
-	allServices = []Service{RC, UC, XRC}
-	reliable    = []Service{RC, XRC}
-	onlyRC      = []Service{RC}
+	connected = []Service{RC, UC, XRC}
+	reliable  = []Service{RC, XRC}
+	onlyRC    = []Service{RC}
 )
 
 // operations are the operations that the services share. buildTable adds UD and CNP.
 var operations = map[int]operation{
-	SendFirst:         {"SEND_FIRST", KindSend, First, 0, allServices},
-	SendMiddle:        {"SEND_MIDDLE", KindSend, Middle, 0, allServices},
-	SendLast:          {"SEND_LAST", KindSend, Last, 0, allServices},
-	SendLastImm:       {"SEND_LAST_IMM", KindSend, Last, HasImmDt, allServices},
-	SendOnly:          {"SEND_ONLY", KindSend, Only, 0, allServices},
-	SendOnlyImm:       {"SEND_ONLY_IMM", KindSend, Only, HasImmDt, allServices},
-	WriteFirst:        {"WRITE_FIRST", KindWrite, First, HasRETH, allServices},
-	WriteMiddle:       {"WRITE_MIDDLE", KindWrite, Middle, 0, allServices},
-	WriteLast:         {"WRITE_LAST", KindWrite, Last, 0, allServices},
-	WriteLastImm:      {"WRITE_LAST_IMM", KindWrite, Last, HasImmDt, allServices},
-	WriteOnly:         {"WRITE_ONLY", KindWrite, Only, HasRETH, allServices},
-	WriteOnlyImm:      {"WRITE_ONLY_IMM", KindWrite, Only, HasRETH | HasImmDt, allServices},
+	SendFirst:         {"SEND_FIRST", KindSend, First, 0, connected},
+	SendMiddle:        {"SEND_MIDDLE", KindSend, Middle, 0, connected},
+	SendLast:          {"SEND_LAST", KindSend, Last, 0, connected},
+	SendLastImm:       {"SEND_LAST_IMM", KindSend, Last, HasImmDt, connected},
+	SendOnly:          {"SEND_ONLY", KindSend, Only, 0, connected},
+	SendOnlyImm:       {"SEND_ONLY_IMM", KindSend, Only, HasImmDt, connected},
+	WriteFirst:        {"WRITE_FIRST", KindWrite, First, HasRETH, connected},
+	WriteMiddle:       {"WRITE_MIDDLE", KindWrite, Middle, 0, connected},
+	WriteLast:         {"WRITE_LAST", KindWrite, Last, 0, connected},
+	WriteLastImm:      {"WRITE_LAST_IMM", KindWrite, Last, HasImmDt, connected},
+	WriteOnly:         {"WRITE_ONLY", KindWrite, Only, HasRETH, connected},
+	WriteOnlyImm:      {"WRITE_ONLY_IMM", KindWrite, Only, HasRETH | HasImmDt, connected},
 	ReadRequest:       {"READ_REQUEST", KindRead, Only, HasRETH, reliable},
 	ReadResponseFirst: {"READ_RESPONSE_FIRST", KindReadResponse, First, HasAETH, reliable},
 	ReadResponseMid:   {"READ_RESPONSE_MIDDLE", KindReadResponse, Middle, 0, reliable},

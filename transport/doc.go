@@ -3,7 +3,7 @@
 // packets, completions and events. It starts no goroutine, takes no lock, reads no clock, and
 // allocates nothing per packet.
 //
-// # The itinerary of a message
+// # The path of a message
 //
 //  1. PostSend copies a work request into the send queue (queue.go).
 //  2. Transmit runs the requester, which turns it into request packets (requester.go). Payload that

@@ -31,9 +31,9 @@ const (
 	DropRecvTooShort                        // UC, UD: message exceeds the receive WQE
 	DropAbandonedMessage                    // UC: rest of a message whose start was lost
 	DropCNP                                 // congestion notification, which is not supported
-	DropLocalError                          // the QP failed while handling the packet
+	DropLocalError                          // the QP, or a work request, failed because of the packet
 	DropStaleResponse                       // reply to packets that the requester is about to retransmit
-	DropMemoryWait                          // the memory of the QP's client takes long, and too many packets wait
+	DropMemoryWait                          // a copy for the QP's client is blocked, and no more packets are kept
 	NumDropReasons
 )
 

@@ -6,7 +6,7 @@ import "softroce/internal/ib"
 // responses or a local ACK timeout (IBTA 9.7.6, 9.7.8).
 type recovery struct {
 	deadline   int64  // when the local ACK timeout expires; 0: stopped
-	began      int64  // when it began; 0: not yet
+	began      int64  // when the local ACK timeout began; 0: it does not run
 	timeouts   uint8  // consecutive timeouts
 	answered   uint32 // tailIndex of the send queue when the peer last replied
 	rnrUntil   int64  // end of the wait after an RNR NAK; 0: not waiting

@@ -260,7 +260,7 @@ type WC struct {
 	SLID            uint16
 	SL              uint8
 	DLIDPathBits    uint8
-	CVLAN           uint16 // receives: the VLAN tag, priority and all; 0 for none
+	CVLAN           uint16 // receives: the VLAN tag (TCI); 0 for none
 	Timestamp       uint64 // of the NIC's clock, see DeviceAttr.HCACoreClock and Context.QueryClock
 	WallclockNS     uint64 // the same in ns since 1970
 }

@@ -25,8 +25,8 @@ const (
 //  1. Queued packets whose time has come go first.
 //  2. The program is evaluated, which yields a verdict.
 //  3. A packet on which no rule acts passes as it is, without a copy.
-//  4. Any other packet is copied, changed, and queued: to go next, to go at a time, or to be
-//     overtaken by later packets of its flow.
+//  4. Any other packet is copied, changed, and queued: until the next call, until a time, or until
+//     later packets of its flow have passed.
 //  5. Each packet that passes may release packets that wait to be overtaken.
 //
 // A FaultLink is deterministic: it depends on the program and on the calls, their packets and their

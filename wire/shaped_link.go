@@ -7,7 +7,7 @@ import (
 	"softroce/packet"
 )
 
-// A Shape is what the port of a NIC is slowed down to.
+// A Shape is the rate and the delay of an emulated port.
 type Shape struct {
 	Rate  int64         // bits per second in each direction, with Ethernet headers; 0 means unlimited
 	Delay time.Duration // of each packet in each direction
@@ -19,7 +19,8 @@ const MaxShapeDelay = 10 * time.Second
 // shapeBurst is how many bytes a port passes at once if it was idle before: a super-packet.
 const shapeBurst = 64 << 10
 
-// maxShapeQueued is how many packets of each direction may be on their way. Others wait in front.
+// maxShapeQueued is how many packets of each direction may be on their way. Send takes no
+// more then, and received ones wait in the link below.
 const maxShapeQueued = 16384
 
 // ShapedLink is middleware that gives a link the rate and the delay of a slower port. No packet is
@@ -49,7 +50,7 @@ func NewShapedLink(inner Link, s Shape) *ShapedLink {
 type bucket struct {
 	rate  int64 // bits per second; 0: unlimited
 	burst int64 // ns that shapeBurst bytes take
-	idle  int64 // when all that has passed would have, without bursts
+	idle  int64 // when all that has passed would have been sent at exactly this rate
 }
 
 func newBucket(rate int64) bucket {

@@ -2,8 +2,9 @@
 // drives them with engines, and serves clients, metrics and captures.
 //
 // The layers between a NIC and its link, from the NIC down, are: a wire.FaultLink, if a fault
-// program is configured; a wire.CaptureLink; a wire.LoopbackLink, except on a fabric, which
-// delivers to its own ports; the link.
+// program has rules for its packets; a wire.ShapedLink, if it has a rate or a delay; a
+// wire.CaptureLink; a wire.LoopbackLink, except on a fabric, which delivers to its own ports; the
+// link.
 //
 // A Daemon shuts down in the reverse order of its start: clients receive IBV_EVENT_DEVICE_FATAL and
 // their objects are destroyed, captures are written out, engines stop, links close. It never waits

@@ -1,4 +1,5 @@
-// Package fabrictest runs an attach server with NICs on a private fabric in the process of a test.
+// Package fabrictest runs an attach server with NICs on a private fabric in the process of a test,
+// in real time.
 // It gives tests of this module access to the engines, the links and the server; package
 // verbs/verbstest offers the same NICs to users through the public API.
 package fabrictest

@@ -54,7 +54,7 @@ type Verdict struct {
 	Lost        []Note       `json:"lost"`        // packets that were lost after the point of capture
 	Copied      []Note       `json:"copied"`      // packets that were duplicated after it
 	Overtaken   []Note       `json:"overtaken"`   // packets that were overtaken after it
-	Deviations  []Deviation  `json:"departures"`  // known ones, of the captured NIC
+	Deviations  []Deviation  `json:"deviations"`  // known ones, of the captured NIC
 	NotJudged   []Note       `json:"not_judged"`  // packets that cannot be compared
 	Differences []Difference `json:"differences"` // that nothing explains
 

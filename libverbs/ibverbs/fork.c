@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Fork support. Programs use these calls because copy-on-write replaces pages that a NIC has
- * pinned. The daemon pins no pages: it accesses memory by its virtual address in the process
- * that registered it, so there is nothing to do.
+ * pinned. The daemon pins no pages: it accesses memory by its virtual address in the process that
+ * registered it. What a child gets of memory that the daemon maps: memory/fork.c.
  */
 #include "ibverbs/context.h"
 

@@ -128,8 +128,8 @@ static bool is_single_threaded(void)
 }
 
 /*
- * Through these mappings the kernel or a device may have been asked to access the pages of other
- * memory, which it would go on to do: io_uring, Linux AIO, GPUs, vfio.
+ * Mappings of io_uring, Linux AIO, GPUs and vfio. With them the kernel or a device may hold
+ * references to pages of other memory, and would continue to access those pages.
  */
 static bool has_direct_access(const struct sr_mapping *m)
 {
@@ -152,9 +152,9 @@ static bool is_private(const struct sr_mapping *m)
 }
 
 /*
- * The flags of a mapping whose properties an exchange keeps; see VmFlags in proc(5). Others are:
- * locked, without reserve, huge pages, not or only in part inherited or dumped, with a protection
- * key or an observer of its faults.
+ * The flags of a mapping whose properties an exchange keeps; see VmFlags in proc(5). Excluded are
+ * mappings that are locked, MAP_NORESERVE, of huge pages, not inherited or dumped as usual, or have
+ * a protection key or a userfaultfd.
  */
 static bool has_plain_flags(const char *flags)
 {
@@ -171,7 +171,7 @@ static bool has_plain_flags(const char *flags)
 	return true;
 }
 
-/* Looks in smaps for what maps does not tell. */
+/* Reads from smaps the flags and the protection key, which maps does not have. */
 static bool has_plain_properties(uintptr_t start)
 {
 	struct sr_lines l;
