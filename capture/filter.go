@@ -20,7 +20,7 @@ func ParseFilter(rules ...string) (Match, error) {
 		if p.Cut && p.Err != nil { // only the BTH is left
 			head = head[:packet.BTHLen]
 		}
-		info.Parse(head)
+		info.Parse(head, nil)
 		return f.Selects(p.Time.UnixNano(), p.NIC, &info)
 	}, nil
 }

@@ -3,16 +3,15 @@ package cm
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
+
+	"softroce/internal/ib"
 )
 
-// MADSize is the size in bytes of every management datagram (IBTA 13.4.2).
-const MADSize = 256
-
-// Constants of the general services interface.
+// Constants of management datagrams.
 const (
-	GSIQPN  = 1          // source and destination queue pair
-	GSIQKey = 0x80010000 // the Q_Key (IBTA 10.2.5)
+	MADSize = ib.MADSize
+	GSIQPN  = ib.GSIQPN
+	GSIQKey = ib.GSIQKey
 )
 
 // Values of the common MAD header.
@@ -20,7 +19,7 @@ const (
 	headerSize  = 24
 	baseVersion = 1
 
-	ClassCM      = 0x07 // communication management
+	ClassCM      = ib.ClassCM
 	classVersion = 2
 
 	MethodGet      = 0x01
@@ -38,34 +37,22 @@ const (
 
 // An Attribute is the attribute ID of a MAD, which names the message of the connection manager
 // (IBTA 12.6).
-type Attribute uint16
+type Attribute = ib.CMAttribute
 
 // Attribute IDs.
 const (
-	AttrREQ     Attribute = 0x10
-	AttrMRA     Attribute = 0x11
-	AttrREJ     Attribute = 0x12
-	AttrREP     Attribute = 0x13
-	AttrRTU     Attribute = 0x14
-	AttrDREQ    Attribute = 0x15
-	AttrDREP    Attribute = 0x16
-	AttrSIDRREQ Attribute = 0x17
-	AttrSIDRREP Attribute = 0x18
-	AttrLAP     Attribute = 0x19
-	AttrAPR     Attribute = 0x1a
+	AttrREQ     = ib.CMREQ
+	AttrMRA     = ib.CMMRA
+	AttrREJ     = ib.CMREJ
+	AttrREP     = ib.CMREP
+	AttrRTU     = ib.CMRTU
+	AttrDREQ    = ib.CMDREQ
+	AttrDREP    = ib.CMDREP
+	AttrSIDRREQ = ib.CMSIDRREQ
+	AttrSIDRREP = ib.CMSIDRREP
+	AttrLAP     = ib.CMLAP
+	AttrAPR     = ib.CMAPR
 )
-
-var attributeNames = map[Attribute]string{
-	AttrREQ: "REQ", AttrMRA: "MRA", AttrREJ: "REJ", AttrREP: "REP", AttrRTU: "RTU", AttrDREQ: "DREQ", AttrDREP: "DREP",
-	AttrSIDRREQ: "SIDR_REQ", AttrSIDRREP: "SIDR_REP", AttrLAP: "LAP", AttrAPR: "APR",
-}
-
-func (a Attribute) String() string {
-	if s, ok := attributeNames[a]; ok {
-		return s
-	}
-	return fmt.Sprintf("attribute %#x", uint16(a))
-}
 
 // Errors of Parse; match with errors.Is.
 var (

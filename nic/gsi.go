@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
 	"softroce/wire"
@@ -11,13 +12,7 @@ import (
 // own.
 
 const (
-	// MADSize is the size of a management datagram in bytes (IBTA 13.4.2).
-	MADSize = 256
-
 	udSendOnly = packet.Opcode(packet.UD) | packet.SendOnly
-
-	gsiQPN  = 1
-	gsiQKey = 0x80010000 // IBTA 10.2.5
 
 	// maxMADs is how many datagrams may wait to be sent. They only wait for the link, so this limit
 	// is reached only if the link has failed.
@@ -26,7 +21,7 @@ const (
 
 // A MAD is a management datagram that was received or is to be sent.
 type MAD struct {
-	Data [MADSize]byte
+	Data [ib.MADSize]byte
 	Path wire.Path // received: the path back to the sender
 	PKey uint16    // received: that of the packet. Sent: the port's own key of this partition, or its first key
 }
@@ -52,7 +47,7 @@ func (d *Device) SendMAD(m *MAD) {
 			return
 		}
 		if m.Path.SrcPort = d.link.Capabilities().SrcPort; m.Path.SrcPort == 0 {
-			m.Path.SrcPort = datagramPort(gsiQPN)
+			m.Path.SrcPort = datagramPort(ib.GSIQPN)
 		}
 		d.gsi.queue = append(d.gsi.queue, m)
 	})
@@ -71,15 +66,15 @@ func (d *Device) receiveMAD(f *wire.RxFrame) {
 		d.counters.Drop(transport.DropPKey)
 	case p.Opcode != udSendOnly:
 		d.counters.Drop(transport.DropService)
-	case p.DETH.QKey != gsiQKey:
+	case p.DETH.QKey != ib.GSIQKey:
 		d.counters.Drop(transport.DropQKey)
 	case !d.gids.has(f.Dst, f.VLAN()):
 		d.counters.Drop(transport.DropGID)
 	case f.BadICRC:
 		d.counters.Drop(transport.DropICRC)
-	case p.Len > MADSize:
+	case p.Len > ib.MADSize:
 		d.counters.Drop(transport.DropRecvTooShort)
-	case p.Len < MADSize:
+	case p.Len < ib.MADSize:
 		d.counters.Drop(transport.DropInvalid)
 	default:
 		d.counters.RxOpcode[p.Opcode]++
@@ -115,8 +110,8 @@ func (d *Device) fillMADs() {
 	for ; n < len(g.queue) && t.free() > 0; n++ {
 		m := g.queue[n]
 		f := t.frame(&t.data, &m.Path, false)
-		g.header.BTH = packet.BTH{Opcode: udSendOnly, MigReq: true, PKey: d.madPKey(m.PKey), DestQP: gsiQPN, PSN: g.psn}
-		g.header.DETH = packet.DETH{QKey: gsiQKey, SrcQP: gsiQPN}
+		g.header.BTH = packet.BTH{Opcode: udSendOnly, MigReq: true, PKey: d.madPKey(m.PKey), DestQP: ib.GSIQPN, PSN: g.psn}
+		g.header.DETH = packet.DETH{QKey: ib.GSIQKey, SrcQP: ib.GSIQPN}
 		g.psn = (g.psn + 1) & 0xffffff
 		f.Tx.Set(&g.header, m.Data[:])
 		d.counters.TxOpcode[udSendOnly]++

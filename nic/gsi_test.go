@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/packet"
 	"softroce/transport"
@@ -13,7 +14,7 @@ import (
 // madBetween returns a datagram between two addresses whose last byte is b.
 func madBetween(src, dst string, b byte) *nic.MAD {
 	m := &nic.MAD{Path: wire.Path{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), HopLimit: 64}}
-	m.Data[0], m.Data[nic.MADSize-1] = 1, b
+	m.Data[0], m.Data[ib.MADSize-1] = 1, b
 	return m
 }
 
@@ -25,7 +26,7 @@ func TestMADsReachPeerAndOwnGSI(t *testing.T) {
 	b.HandleMADs(func(m *nic.MAD) bool {
 		atB = append(atB, m)
 		answer := &nic.MAD{Data: m.Data, Path: m.Path}
-		answer.Data[nic.MADSize-1]++
+		answer.Data[ib.MADSize-1]++
 		b.SendMAD(answer)
 		return true
 	})
@@ -37,13 +38,13 @@ func TestMADsReachPeerAndOwnGSI(t *testing.T) {
 		t.Fatalf("B received %d datagrams and A %d responses, want 300 each", len(atB), len(atA))
 	}
 	for i, m := range atA {
-		if m.Data[nic.MADSize-1] != byte(i)+1 || m.Path.Src != netip.MustParseAddr("192.0.2.1") || m.PKey != packet.DefaultPKey {
-			t.Fatalf("response %d: last byte %d, to %v", i, m.Data[nic.MADSize-1], m.Path.Src)
+		if m.Data[ib.MADSize-1] != byte(i)+1 || m.Path.Src != netip.MustParseAddr("192.0.2.1") || m.PKey != packet.DefaultPKey {
+			t.Fatalf("response %d: last byte %d, to %v", i, m.Data[ib.MADSize-1], m.Path.Src)
 		}
 	}
 	a.SendMAD(madBetween("192.0.2.1", "192.0.2.1", 77))
 	w.step()
-	if m := atA[len(atA)-1]; len(atA) != 301 || m.Data[nic.MADSize-1] != 77 {
+	if m := atA[len(atA)-1]; len(atA) != 301 || m.Data[ib.MADSize-1] != 77 {
 		t.Errorf("a datagram from A to itself did not arrive")
 	}
 	c := a.Counters()
@@ -77,7 +78,7 @@ func TestInvalidPacketsForGSIAreDropped(t *testing.T) {
 			h := packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(packet.UD) | packet.SendOnly, PKey: packet.DefaultPKey, DestQP: 1},
 				DETH: packet.DETH{QKey: 0x80010000, SrcQP: 1}}
 			f := wire.RxFrame{Src: netip.MustParseAddr("192.0.2.9"), Dst: netip.MustParseAddr("192.0.2.1")}
-			size := nic.MADSize
+			size := ib.MADSize
 			c.do(&f, &h, &size)
 			b := make([]byte, packet.MaxHeaderLen+size)
 			n := h.Put(b)

@@ -76,7 +76,7 @@ func (d *Device) receiveFrame(f *wire.RxFrame, g *packet.GRH) {
 		d.multicast(f)
 		return
 	}
-	if p.DestQP == gsiQPN {
+	if p.DestQP == ib.GSIQPN {
 		d.receiveMAD(f)
 		return
 	}

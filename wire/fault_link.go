@@ -92,11 +92,15 @@ func (f *FaultLink) begin(now int64) error {
 }
 
 // evaluate sets the verdict on a packet of n bytes from BTH to pad.
-func (f *FaultLink) evaluate(now int64, d fault.Direction, src, dst netip.Addr, head []byte, n, queued int) {
+func (f *FaultLink) evaluate(now int64, d fault.Direction, src, dst netip.Addr, head []byte, rest [][]byte, n, queued int) {
 	p := &f.info
 	p.Direction, p.Src, p.Dst = d, src, dst
 	p.Len, p.FrameLen = n, packet.EthernetLen+ipLen(n, dst.Is4())
-	p.Parse(head)
+	var payload []byte
+	if len(rest) > 0 {
+		payload = rest[0]
+	}
+	p.Parse(head, payload)
 	f.rules.Evaluate(now, p, &f.verdict, fault.MaxQueued-queued)
 }
 

@@ -78,7 +78,7 @@ func (f *FaultLink) passesReceived(now int64, rx *RxFrame) bool {
 		n += len(t)
 	}
 	f.rxSeq++
-	f.evaluate(now, fault.Received, rx.Src, rx.Dst, rx.Head, n, f.rx.len())
+	f.evaluate(now, fault.Received, rx.Src, rx.Dst, rx.Head, rx.Tail, n, f.rx.len())
 	switch {
 	case f.verdict.Drop:
 		f.own.Drops[DropFault]++

@@ -223,6 +223,35 @@ func TestConnectionRequestsAreRejected(t *testing.T) {
 	}
 }
 
+// Rules of a fault program find the messages of a connection, and no others. Repeated messages do
+// not disturb it.
+func TestFaultsOfMessages(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{})
+	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
+	_, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
+	if err := f.SetFaults(0, "duplicate cm req\nduplicate receive cm rep\nduplicate send cm rtu\nduplicate cm dreq,drep\nmark receive cm req\nmark cm rej,sidr_req,lap"); err != nil {
+		t.Fatal(err)
+	}
+	x, y := verbstest.EndpointConfig{}.New(t, f.Open(0)), verbstest.EndpointConfig{}.New(t, f.Open(1))
+	id := client.routed(rdmacm.PSTCP, verbs.RC, at)
+	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{QPNum: x.QPNum()}))
+	peer := server.event(rdmacm.EventConnectRequest).ID
+	noError(t, peer.Accept(t.Context(), rdmacm.ConnParam{QPNum: y.QPNum()}))
+	client.event(rdmacm.EventConnectResponse)
+	noError(t, id.Establish(t.Context()))
+	server.event(rdmacm.EventEstablished)
+	noError(t, id.Disconnect(t.Context()))
+	server.event(rdmacm.EventDisconnected)
+	noError(t, peer.Disconnect(t.Context()))
+	client.event(rdmacm.EventDisconnected)
+	client.event(rdmacm.EventTimewaitExit)
+	for i, r := range f.Server.Snapshot().Devices[0].Faults {
+		if found := r.Acted > 0; found != (i < 4) {
+			t.Errorf("%s: acted on %d messages", r.Rule, r.Acted)
+		}
+	}
+}
+
 // A dead client leaves no identifiers, and its peers are notified in every state.
 func TestDeadClientDisconnectsItsPeers(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})

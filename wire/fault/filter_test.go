@@ -13,7 +13,7 @@ func TestFilterSelectsPackets(t *testing.T) {
 		h := packet.Header{BTH: packet.BTH{Opcode: o, DestQP: qp, PSN: psn}, AETH: packet.AETH{Syndrome: packet.NAKSequence}}
 		var b [packet.MaxHeaderLen]byte
 		p := &PacketInfo{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2")}
-		p.Parse(b[:h.Put(b[:])])
+		p.Parse(b[:h.Put(b[:])], nil)
 		return p
 	}
 	packets := []*PacketInfo{

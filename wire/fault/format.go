@@ -44,6 +44,7 @@ func (r Rule) String() string {
 	add(!r.Opcodes.empty(), "opcode %s", r.Opcodes)
 	add(r.Syndrome != 0, "syndrome %s", r.Syndrome)
 	add(len(r.PSNs) != 0, "psn %s", list(r.PSNs, PSNRange.String))
+	add(len(r.Messages) != 0, "cm %s", list(r.Messages, cmName))
 	add(r.Src.IsValid(), "src %v", r.Src)
 	add(r.Dst.IsValid(), "dst %v", r.Dst)
 	add(r.From != 0 || r.Until != 0, "time %s", timeRange(r.From, r.Until))

@@ -1,10 +1,12 @@
 package fault
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"time"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
@@ -16,18 +18,35 @@ type PacketInfo struct {
 	FrameLen  int           // bytes of the Ethernet frame, without FCS
 	Header    packet.Header // set by Parse
 
-	hasBTH, complete bool // what Parse found
+	hasBTH, complete bool           // what Parse found
+	message          ib.CMAttribute // of the connection manager; 0: none
 }
 
-// Parse sets Header from the first bytes of a packet, as far as they hold a header.
-func (p *PacketInfo) Parse(head []byte) {
-	p.hasBTH, p.complete = len(head) >= packet.BTHLen, false
+// Parse sets Header from the first bytes of a packet, as far as they hold a header. payload is what
+// follows head, as far as it is available.
+func (p *PacketInfo) Parse(head, payload []byte) {
+	p.hasBTH, p.complete, p.message = len(head) >= packet.BTHLen, false, 0
 	if !p.hasBTH {
 		p.Header.BTH = packet.BTH{}
 		return
 	}
-	_, err := p.Header.Parse(head)
-	p.complete = err == nil
+	n, err := p.Header.Parse(head)
+	if p.complete = err == nil; p.complete && p.Header.DestQP == ib.GSIQPN {
+		if n < len(head) {
+			payload = head[n:]
+		}
+		p.message = cmMessage(payload)
+	}
+}
+
+// cmMessage returns the message of the connection manager that a MAD is, 0 if it is none. The
+// common MAD header has the class in its second byte, and the attribute ID in bytes 16 and 17 (IBTA
+// 13.4.2).
+func cmMessage(mad []byte) ib.CMAttribute {
+	if len(mad) < 18 || mad[1] != ib.ClassCM {
+		return 0
+	}
+	return ib.CMAttribute(binary.BigEndian.Uint16(mad[16:]))
 }
 
 // matches reports whether a packet meets the conditions of r, at a time since Evaluator.Begin.
@@ -42,6 +61,7 @@ func (r *Rule) matches(p *PacketInfo, since time.Duration) bool {
 		!r.Opcodes.empty() && !r.Opcodes.has(p.Header.Opcode),
 		len(r.QPs) != 0 && !slices.Contains(r.QPs, p.Header.DestQP),
 		len(r.PSNs) != 0 && !r.matchesPSN(p.Header.PSN),
+		len(r.Messages) != 0 && !slices.Contains(r.Messages, p.message),
 		r.Syndrome != 0 && !r.matchesSyndrome(p),
 		r.Action == Set && !r.Field.in(p.Header.Opcode):
 		return false

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"softroce/internal/ib"
 	"softroce/internal/suggest"
 	"softroce/packet"
 )
@@ -174,7 +175,7 @@ var actionClauses = map[string]Action{
 
 // commonClauses are the conditions and selections, which every action has.
 var commonClauses = []string{
-	"nic", "send", "receive", "qp", "opcode", "kind", "syndrome", "psn", "src", "dst", "time",
+	"nic", "send", "receive", "qp", "opcode", "kind", "syndrome", "psn", "cm", "src", "dst", "time",
 	"skip", "nth", "every", "chance", "count",
 }
 
@@ -243,6 +244,8 @@ func (p *parser) condition(r *Rule, w string) {
 		})
 	case "psn":
 		p.each("a PSN or a range such as 5..9", func(s string) { p.psn(r, s) })
+	case "cm":
+		p.each("a message of the connection manager", func(s string) { p.message(r, s) })
 	case "src", "dst":
 		p.address(r, w)
 	case "time":
@@ -462,6 +465,18 @@ func (p *parser) psn(r *Rule, s string) {
 		x.Last = uint32(p.numberIn(last, "a PSN", packet.PSNMask))
 	}
 	r.PSNs = append(r.PSNs, x)
+}
+
+func (p *parser) message(r *Rule, name string) {
+	var names []string
+	for _, a := range ib.CMAttributes() {
+		if cmName(a) == name {
+			r.Messages = append(r.Messages, a)
+			return
+		}
+		names = append(names, cmName(a))
+	}
+	p.fail(name, "is not a message of the connection manager%s", suggest.Word(name, names))
 }
 
 func (p *parser) address(r *Rule, which string) {

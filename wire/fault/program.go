@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
@@ -113,8 +114,9 @@ type Rule struct {
 	Syndrome  SyndromeSet // of an ACKNOWLEDGE; other packets match
 	PSNs      []PSNRange
 	Src, Dst  netip.Prefix
-	From      time.Duration // since the first call of Evaluator.Begin
-	Until     time.Duration // 0 means no end
+	Messages  []ib.CMAttribute // of the connection manager
+	From      time.Duration    // since the first call of Evaluator.Begin
+	Until     time.Duration    // 0 means no end
 	Match     func(*packet.Header) bool
 
 	Selection

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
@@ -51,6 +52,9 @@ var kindNames = map[string]func(in *packet.Info) bool{
 }
 
 var syndromeNames = map[string]SyndromeSet{"ack": SyndromeACK, "nak": SyndromeNAK, "rnr": SyndromeRNR}
+
+// cmName is the name of a message of the connection manager.
+func cmName(a ib.CMAttribute) string { return strings.ToLower(a.String()) }
 
 // ofKind returns a test for opcodes of some kinds.
 func ofKind(kinds ...packet.Kind) func(*packet.Info) bool {
