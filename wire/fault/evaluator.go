@@ -192,7 +192,7 @@ func (c *choice) choose(s *Selection) bool {
 // act adds the rule's action to a verdict.
 func (r *ruleState) act(p *PacketInfo, v *Verdict, now int64) {
 	switch r.Action {
-	case Duplicate, Reorder, Delay, Rate:
+	case Duplicate, Reorder, Delay, Rate, Stall:
 		if v.holder == nil {
 			v.holder = r
 		}
@@ -221,6 +221,8 @@ func (r *ruleState) act(p *PacketInfo, v *Verdict, now int64) {
 		v.set = append(v.set, r)
 	case Rate:
 		r.enqueue(p, v)
+	case Stall:
+		v.Due = max(v.Due, r.start+int64(r.Until))
 	}
 }
 

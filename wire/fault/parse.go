@@ -293,6 +293,9 @@ func (p *parser) check(r *Rule) {
 	if (slices.Contains(p.clauses, "opcode") || slices.Contains(p.clauses, "kind")) && r.Opcodes.empty() {
 		p.fail("", "no opcode meets all of opcode and kind")
 	}
+	if r.Action == Stall && r.Until == 0 {
+		p.fail("", "stall needs the time when it ends, such as time 5s..7s or time ..2s")
+	}
 }
 
 // each calls f for each part of a word that commas separate.

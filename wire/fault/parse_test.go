@@ -14,7 +14,7 @@ import (
 func TestParseErrorsSuggestCorrections(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"dorp", `line 1: "dorp": a line begins with an action or the seed; did you mean "drop"?`},
-		{"lose everything", `line 1: "lose": a line begins with an action or the seed (have: corrupt, delay, drop, duplicate, fail, hold, mark, rate, reorder, seed, set, slow)`},
+		{"lose everything", `line 1: "lose": a line begins with an action or the seed (have: corrupt, delay, drop, duplicate, fail, hold, mark, rate, reorder, seed, set, slow, stall)`},
 		{"\n# fine\ndrop opcdoe WRITE_ONLY", `line 3: "opcdoe": is not a condition of "drop"; did you mean "opcode"?`},
 		{"drop opcode WRITE_ONYL", `line 1: "WRITE_ONYL": is not an opcode; did you mean "WRITE_ONLY"?`},
 		{"drop kind wirte", `line 1: "wirte": is not a kind of packet; did you mean "write"?`},
@@ -37,6 +37,8 @@ func TestParseErrorsSuggestCorrections(t *testing.T) {
 		{"set tver 16", `line 1: "16": must be a value for tver, at most 15`},
 		{"set psn", `line 1: at the end: a value for psn must follow`},
 		{"drop src example", `line 1: "example": must be an address or a prefix, such as 192.0.2.1 or 2001:db8::/64`},
+		{"stall nic softroce0", `line 1: at the end: stall needs the time when it ends, such as time 5s..7s or time ..2s`},
+		{"stall time 2s..", `line 1: at the end: stall needs the time when it ends, such as time 5s..7s or time ..2s`},
 		{"drop cm rqe", `line 1: "rqe": is not a message of the connection manager; did you mean "rej"?`},
 		{"drop time 2s", `line 1: "2s": must be a range of times since the start, such as 1s..2s, ..500ms or 3s..`},
 		{"drop time 2s..1s", `line 1: "2s..1s": must be a range of times since the start, such as 1s..2s, ..500ms or 3s..`},
@@ -78,6 +80,7 @@ func TestRuleStringParsesToTheSameRule(t *testing.T) {
 		"mark psn 5,9..100,16777215..3 src 192.0.2.0/24 dst 2001:db8::1/128 time 1s..2.5s",
 		"set rkey 0x5 time 0s..1s skip 1 nth 2,3 every 4 chance 0.5% count 5",
 		"rate 1000000bit queue 7 time 1s..",
+		"stall send time 0s..2s",
 	} {
 		p, err := Parse(strings.NewReader(text + " # comment"))
 		if err != nil {

@@ -53,6 +53,7 @@ const (
 	Mark                    // set the ECN bits to "congestion experienced"
 	Set                     // write Value to Field; the ICRC is computed again
 	Rate                    // send it over a virtual wire of Rate bits per second
+	Stall                   // hold it until Until
 	numActions
 )
 

@@ -18,6 +18,7 @@ var actionNames = [numActions]string{
 	Mark:      "mark",
 	Set:       "set",
 	Rate:      "rate",
+	Stall:     "stall",
 }
 
 // String returns the action's name in the fault language.
