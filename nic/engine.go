@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/binary"
-	"runtime"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,9 +23,8 @@ type EngineConfig struct {
 	// calls its function at once.
 	Stepped bool
 
-	// Spin is how long Run polls without finding work before it sleeps, and Do for its function to
-	// return, if the machine has idle processors. 0 means DefaultSpin; a negative value disables
-	// spinning.
+	// Spin is how long Run polls without finding work before it sleeps, if the machine has idle
+	// processors. 0 means DefaultSpin; a negative value disables spinning.
 	Spin time.Duration
 
 	// Clock returns a monotonic time in nanoseconds, above 0; nil means the system's clock. A
@@ -132,7 +129,6 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 	e.watchdog.engine, e.watchdog.wake = e, make(chan struct{}, 1)
 	e.wr.SGEs = make([]transport.SGE, 0, DefaultLimits.MaxSGE)
 	if !c.Stepped {
-		e.spin.init(c.Spin)
 		if err := e.poll.open(); err != nil {
 			return nil, err
 		}
@@ -338,7 +334,7 @@ func (e *Engine) Do(f func()) {
 		f()
 		return
 	}
-	e.mail.do(f, e.Wake, e.spin.waiting())
+	e.mail.do(f, e.Wake)
 }
 
 // post is Do without waiting for f.
@@ -371,86 +367,4 @@ func (e *Engine) Close() error {
 		e.poll.close()
 	})
 	return first
-}
-
-// A mailbox passes functions to the engine's goroutine. While Run is not running, they run in the
-// goroutine that posts them, under the lock.
-type mailbox struct {
-	waiting atomic.Bool // queue is not empty; read without the lock
-	polled  atomic.Bool // a caller of do polls
-
-	mu      sync.Mutex
-	running bool
-	queue   []func()
-	spare   []func()
-}
-
-func (m *mailbox) post(f func(), wake func()) {
-	m.mu.Lock()
-	if !m.running {
-		defer m.mu.Unlock()
-		f()
-		return
-	}
-	m.queue = append(m.queue, f)
-	m.waiting.Store(true)
-	m.mu.Unlock()
-	wake()
-}
-
-// do is post, and waits until f has returned: polling, and after some time asleep. A sleep costs
-// the caller more than most functions take. One caller polls at a time: others need the processors.
-func (m *mailbox) do(f func(), wake func(), poll time.Duration) {
-	var ended atomic.Bool // f has returned, or the caller sleeps
-	done := make(chan struct{})
-	m.post(func() {
-		defer func() {
-			if ended.Swap(true) {
-				close(done)
-			}
-		}()
-		f()
-	}, wake)
-	if poll > 0 && m.polled.CompareAndSwap(false, true) {
-		for start := time.Now(); !ended.Load() && time.Since(start) < poll; {
-			runtime.Gosched()
-		}
-		m.polled.Store(false)
-	}
-	if !ended.Swap(true) {
-		<-done
-	}
-}
-
-// take returns the queued functions. Only the engine calls it; the slice is valid until the next
-// call.
-func (m *mailbox) take() []func() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	q := m.queue
-	clear(m.spare)
-	m.queue, m.spare = m.spare[:0], q
-	m.waiting.Store(false)
-	return q
-}
-
-// start marks the engine's goroutine as running; false if it was already.
-func (m *mailbox) start() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	was := m.running
-	m.running = true
-	return !was
-}
-
-// stop marks the engine's goroutine as gone, and runs the functions that are still queued.
-func (m *mailbox) stop() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.running = false
-	for _, f := range m.queue {
-		f()
-	}
-	m.queue = nil
-	m.waiting.Store(false)
 }

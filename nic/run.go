@@ -30,7 +30,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	stop := context.AfterFunc(ctx, e.Wake)
 	defer stop()
-	e.spin.open()
+	e.spin.open(int64(e.config.Spin))
 	defer e.spin.close()
 
 	done := make(chan struct{})

@@ -5,8 +5,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,10 +19,9 @@ type spinner struct {
 	loadavg int      // descriptor of /proc/loadavg, -1 if it could not be opened
 	line    [64]byte // read from it
 	cpus    int
-	spare   bool // this process can use two processors at the same time
 
 	checked    int64 // when overcommit was last updated
-	overcommit atomic.Bool
+	overcommit bool
 
 	noSpinUntil int64 // no spinning before this time, because the engine was preempted
 	penalty     int64
@@ -40,14 +37,9 @@ const (
 	maxPenalty = 320e6 // ns
 )
 
-// init precedes open and waiting.
-func (s *spinner) init(limit time.Duration) {
-	s.limit, s.cpus, s.loadavg = int64(limit), onlineCPUs(), -1
-	s.spare = min(s.cpus, runtime.GOMAXPROCS(0)) > 1
-}
-
-func (s *spinner) open() {
-	if s.limit <= 0 {
+func (s *spinner) open(limit int64) {
+	s.limit, s.cpus, s.loadavg = limit, onlineCPUs(), -1
+	if limit <= 0 {
 		return
 	}
 	if fd, err := unix.Open("/proc/loadavg", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
@@ -94,19 +86,9 @@ func (s *spinner) keepSpinning(now, idle int64) bool {
 		return false
 	}
 	if now-s.checked >= overcommitCheck {
-		s.checked = now
-		s.overcommit.Store(s.overcommitted())
+		s.checked, s.overcommit = now, s.overcommitted()
 	}
-	return !s.overcommit.Load()
-}
-
-// waiting returns how long another goroutine polls for a reply of the engine before it sleeps. The
-// engine needs a processor meanwhile.
-func (s *spinner) waiting() time.Duration {
-	if !s.spare || s.overcommit.Load() {
-		return 0
-	}
-	return time.Duration(s.limit)
+	return !s.overcommit
 }
 
 // noteIdleStep records how long an idle step took. After a preemption it disables spinning for a

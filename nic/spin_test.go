@@ -1,9 +1,6 @@
 package nic
 
-import (
-	"testing"
-	"time"
-)
+import "testing"
 
 func TestRunnableParsesLoadavg(t *testing.T) {
 	for line, want := range map[string]int{
@@ -42,45 +39,5 @@ func TestPreemptedEngineSpinsLess(t *testing.T) {
 	s.noteIdleStep(now, 4e6)
 	if s.keepSpinning(now+9e6, now+9e6) || !s.keepSpinning(now+11e6, now+11e6) {
 		t.Error("a preemption long after does not disable spinning for 10 ms")
-	}
-}
-
-// A caller of do that polls sees the end of a short function; one that sleeps is woken.
-func TestDoWaitsPollingOrAsleep(t *testing.T) {
-	for _, poll := range []time.Duration{0, time.Nanosecond, time.Hour} {
-		var m mailbox
-		m.start()
-		work := make(chan struct{}, 1)
-		go func() {
-			for range work {
-				for _, f := range m.take() {
-					f()
-				}
-			}
-		}()
-		ran := 0
-		for range 1000 {
-			m.do(func() { ran++ }, func() { work <- struct{}{} }, poll)
-		}
-		m.stop()
-		close(work)
-		m.do(func() { ran++ }, nil, poll)
-		if ran != 1001 {
-			t.Errorf("polling for %v: %d functions ran", poll, ran)
-		}
-	}
-}
-
-func TestWaitsAsleepWithoutProcessorToSpare(t *testing.T) {
-	for _, c := range []struct {
-		spare      bool
-		overcommit bool
-		want       time.Duration
-	}{{false, false, 0}, {true, false, 50 * time.Microsecond}, {true, true, 0}} {
-		s := spinner{limit: 50e3, spare: c.spare}
-		s.overcommit.Store(c.overcommit)
-		if got := s.waiting(); got != c.want {
-			t.Errorf("%+v: %v", c, got)
-		}
 	}
 }
