@@ -8,8 +8,9 @@ import (
 // Counters is what a device counts.
 type Counters struct {
 	transport.Counters
-	Link      wire.LinkCounters // of the link itself, if it counts
-	TxStalled uint64            // frames discarded because the link accepted nothing for too long
+	Link       wire.LinkCounters // of the link itself, if it counts
+	TxStalled  uint64            // frames discarded because the link accepted nothing for too long
+	LinkDowned uint64            // how often the port went down
 }
 
 // A Drop is a reason why packets were dropped, and their number.
@@ -20,7 +21,7 @@ type Drop struct {
 
 // Counters returns the current values.
 func (d *Device) Counters() Counters {
-	c := Counters{Counters: d.counters, TxStalled: d.tx.discarded}
+	c := Counters{Counters: d.counters, TxStalled: d.tx.discarded, LinkDowned: d.linkDowned}
 	if l, ok := d.link.(wire.Counted); ok {
 		c.Link = *l.Counters()
 	}

@@ -66,9 +66,10 @@ type Device struct {
 
 	completionFaults fault.Completions
 
-	counters  transport.Counters
-	badPKeys  uint32
-	linkError error // the last error of Send or Receive
+	counters   transport.Counters
+	linkDowned uint64
+	badPKeys   uint32
+	linkError  error // the last error of Send or Receive
 }
 
 // newID returns the number by which snapshots name a new object of a context. Unlike keys, the
@@ -158,6 +159,7 @@ func (d *Device) linkChanged() {
 	if up {
 		d.broadcast(ib.EventPortActive)
 	} else {
+		d.linkDowned++
 		d.broadcast(ib.EventPortErr)
 	}
 }

@@ -84,6 +84,9 @@ func TestLinkDownLosesPackets(t *testing.T) {
 		a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 	}
 	b.Device.SetLink(false)
+	if x, y := a.Device.Counters().LinkDowned, b.Device.Counters().LinkDowned; x != 1 || y != 2 {
+		t.Errorf("counted %d and %d times, want 1 and 2", x, y)
+	}
 	a.post(transport.SendWR{ID: 2, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), RemoteAddr: 64, SGEs: a.sge(0, 64)})
 	w.run(int64(100 * time.Second))
 	a.want(2, ib.WCRetryExcErr, ib.WCRDMAWrite)

@@ -3,6 +3,7 @@ package nic_test
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"softroce/internal/ib"
 	"softroce/packet"
@@ -25,6 +26,30 @@ func (l *injectingLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
 		return n, nil
 	}
 	return l.Link.Receive(now, batch)
+}
+
+// A markingLink marks every frame that it sends with "congestion experienced".
+type markingLink struct{ wire.Link }
+
+func (l markingLink) Send(now int64, frames []wire.TxFrame) (int, error) {
+	for i := range frames {
+		frames[i].CE = true
+	}
+	return l.Link.Send(now, frames)
+}
+
+func TestMarkedPacketsAreCounted(t *testing.T) {
+	w := newTestFabric(t)
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return markingLink{l} })).qp(smallCaps)
+	b := w.client(w.nic(2)).qp(smallCaps)
+	a.connect(1024, b)
+	b.connect(1024, a)
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 3000)})
+	w.run(int64(time.Millisecond))
+	a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
+	if x, y := a.Device.Counters().RxECNMarked, b.Device.Counters().RxECNMarked; x != 0 || y != 3 {
+		t.Errorf("counted %d and %d marked packets, want 0 and 3", x, y)
+	}
 }
 
 // The error in a frame determines the one counter; with several errors, the first check does.

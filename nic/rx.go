@@ -98,6 +98,9 @@ func (d *Device) deliver(q *QP) {
 		d.counters.Drop(transport.DropMemoryWait)
 		return
 	}
+	if d.rx.pkt.CE {
+		d.counters.RxECNMarked++
+	}
 	q.t.Receive(d.env(q), &d.rx.pkt)
 	q.stateChanged()
 	switch {

@@ -13,6 +13,7 @@ type Counters struct {
 	RxAtomicRequests uint64
 	RxFlushRequests  uint64
 	RxAtomicWrites   uint64
+	RxECNMarked      uint64    // packets marked with "congestion experienced"
 	RxMulticast      uint64    // multicast datagrams, counted once for each receiving queue pair
 	NAKSent          [5]uint64 // by code: PSN sequence, invalid request, remote access, remote operational, invalid RD
 	RNRSent          uint64
@@ -23,6 +24,7 @@ type Counters struct {
 	RespCQEFlush     uint64
 
 	// Requester.
+	TxSendRequests  uint64 // SENDs completed without an error
 	PacketSeqErr    uint64 // NAKs received for a PSN sequence error
 	RNRReceived     uint64 // rnr_nak_retry_err
 	NAKReceived     [5]uint64
@@ -34,6 +36,7 @@ type Counters struct {
 	AdaptiveRetransmissions uint64
 
 	Retransmitted    uint64 // retransmitted packets
+	Retries          uint64 // transport retries used
 	RetryExceeded    uint64
 	RNRRetryExceeded uint64
 	ReqRemoteInvalid uint64 // req_remote_invalid_request

@@ -229,6 +229,9 @@ func (q *QP) completeWR(e *Env, w *wqe, status ib.WCStatus) {
 	}
 	switch status {
 	case ib.WCSuccess:
+		if c.Opcode == ib.WCSend {
+			q.cfg.Counters.TxSendRequests++
+		}
 	case ib.WCWRFlushErr:
 		q.cfg.Counters.ReqCQEFlush++
 	default:

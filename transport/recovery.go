@@ -145,6 +145,7 @@ func (q *QP) useRetry(e *Env) bool {
 		return false
 	}
 	r.retries--
+	q.cfg.Counters.Retries++
 	return true
 }
 

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"softroce/internal/ib"
@@ -83,6 +84,10 @@ func TestRequesterHandlesReplies(t *testing.T) {
 			if a.qp.State() != c.state {
 				t.Errorf("state %v, want %v", a.qp.State(), c.state)
 			}
+			sends := uint64(strings.Count(strings.Split(c.done, "4:")[0], ":0"))
+			if a.count.TxSendRequests != sends {
+				t.Errorf("counted %d SENDs, want %d", a.count.TxSendRequests, sends)
+			}
 		})
 	}
 }
@@ -142,6 +147,9 @@ func TestTimeoutRetransmitsRetryCountTimes(t *testing.T) {
 	}
 	if got := statuses(a.done); sent != 5 || got != fmt.Sprintf("1:%d 2:%d", ib.WCRetryExcErr, ib.WCWRFlushErr) {
 		t.Errorf("%d transmissions, %s", sent, got)
+	}
+	if a.count.Retries != uint64(o.retry) {
+		t.Errorf("counted %d retries, want %d", a.count.Retries, o.retry)
 	}
 }
 

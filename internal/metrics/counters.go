@@ -6,6 +6,7 @@ import (
 	"softroce/nic"
 	"softroce/packet"
 	"softroce/transport"
+	"softroce/wire"
 )
 
 // A Counter is a monotonic counter of a NIC.
@@ -26,6 +27,14 @@ var Counters = []Counter{
 		func(c *nic.Counters) uint64 { return c.Link.TxBytes }},
 	{"port_rcv_bytes", "node_infiniband_port_data_received_bytes_total", "Bytes of IP packets received.",
 		func(c *nic.Counters) uint64 { return c.Link.RxBytes }},
+	{"port_xmit_discards", "node_infiniband_port_discards_transmitted_total", "Packets that the link could not send.",
+		func(c *nic.Counters) uint64 {
+			return c.TxStalled + c.Link.Drops[wire.DropUnreachable] + c.Link.Drops[wire.DropTooLong] + c.Link.Drops[wire.DropSend]
+		}},
+	{"link_downed", "node_infiniband_link_downed_total", "Times that the port went down.",
+		func(c *nic.Counters) uint64 { return c.LinkDowned }},
+	{"tx_send_requests", "softroce_tx_send_requests_total", "SENDs completed without an error.",
+		func(c *nic.Counters) uint64 { return c.TxSendRequests }},
 	{"rx_send_requests", "softroce_rx_send_requests_total", "SEND messages received.",
 		func(c *nic.Counters) uint64 { return c.RxSendRequests }},
 	{"rx_write_requests", "node_infiniband_rx_write_requests_total", "RDMA WRITE messages received.",
@@ -42,6 +51,12 @@ var Counters = []Counter{
 		func(c *nic.Counters) uint64 { return c.RxMulticast }},
 	{"acks_sent", "softroce_acks_sent_total", "ACKs sent.",
 		func(c *nic.Counters) uint64 { return c.ACKSent }},
+	{"np_ecn_marked_roce_packets", "node_infiniband_np_ecn_marked_roce_packets_received_total", "Packets received with the ECN mark of congestion.",
+		func(c *nic.Counters) uint64 { return c.RxECNMarked }},
+	{"rp_cnp_ignored", "node_infiniband_rp_cnp_ignored_packets_received_total", "Congestion notification packets received, and ignored.",
+		func(c *nic.Counters) uint64 { return c.Drops[transport.DropCNP] }},
+	{"retries", "softroce_retries_total", "Transport retries used, after NAKs, missing responses and local ACK timeouts.",
+		func(c *nic.Counters) uint64 { return c.Retries }},
 	{"retransmitted", "softroce_retransmitted_packets_total", "Retransmitted packets.",
 		func(c *nic.Counters) uint64 { return c.Retransmitted }},
 	{"local_ack_timeout_err", "node_infiniband_local_ack_timeout_errors_total", "Expirations of the local ACK timer.",

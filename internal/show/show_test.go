@@ -120,7 +120,7 @@ func TestWriteTextOmitsCountersThatAreZero(t *testing.T) {
 	if err := WriteText(&b, now, "counters", Options{Before: before}); err != nil {
 		t.Fatal(err)
 	}
-	want := "link nic0/1 port_xmit_packets 107 +100\nlink nic0/1 rx_opcode RC_ACKNOWLEDGE 8\nlink nic0/1 nak_sent psn_sequence_error 9\nlink nic0/1 drop tx_stalled 10\n"
+	want := "link nic0/1 port_xmit_packets 107 +100\nlink nic0/1 port_xmit_discards 10\nlink nic0/1 rx_opcode RC_ACKNOWLEDGE 8\nlink nic0/1 nak_sent psn_sequence_error 9\nlink nic0/1 drop tx_stalled 10\n"
 	if got := squeeze(b.String()); got != strings.TrimSuffix(want, "\n") {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
