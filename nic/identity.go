@@ -22,6 +22,7 @@ type Identity struct {
 	ActiveWidth  ib.Width
 	VendorErrs   map[ib.WCStatus]uint32 // vendor_err of error completions
 	Hidden       Capability             // what the model lacks: the device refuses it
+	CounterSet   CounterSet             // hw_counters of sysfs
 	PCI          *PCI                   // nil: the device is not on a PCI bus
 }
 
@@ -38,6 +39,16 @@ type PCI struct {
 	LinkSpeed       string // current_link_speed and max_link_speed, such as "32.0 GT/s PCIe"
 	LinkWidth       int    // current_link_width and max_link_width
 }
+
+// A CounterSet is the kernel driver whose files hw_counters of sysfs has; "" means a file for each
+// counter of softroce.
+type CounterSet string
+
+// Counter sets.
+const (
+	CountersMLX5 CounterSet = "mlx5_ib"
+	CountersRXE  CounterSet = "rdma_rxe"
+)
 
 // A Capability is a set of features that a device may lack.
 type Capability uint

@@ -1,8 +1,10 @@
 package metrics
 
 import (
+	"fmt"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -97,6 +99,31 @@ func TestCounterNamesAreUnique(t *testing.T) {
 			t.Errorf("%s or %s is used twice", c.Name, c.Prom)
 		}
 		short[c.Name], prom[c.Prom] = true, true
+	}
+}
+
+func TestHWCountersAreThoseOfTheTable(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/reference/personas.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for set, files := range hwCounters {
+		for _, f := range files {
+			if f.counter != "" && !slices.ContainsFunc(Counters, func(c Counter) bool { return c.Name == f.counter }) {
+				t.Errorf("%s of %s shows %s, which is not a counter", f.file, set, f.counter)
+			}
+			want := "`" + f.file + "`"
+			switch f.counter {
+			case f.file:
+			case "":
+				want = fmt.Sprintf("| `%s` | %s | 0:", set, want)
+			default:
+				want = fmt.Sprintf("| `%s` | %s | `%s`", set, want, f.counter)
+			}
+			if !strings.Contains(string(doc), want) {
+				t.Errorf("docs/reference/personas.md lacks %s", want)
+			}
+		}
 	}
 }
 

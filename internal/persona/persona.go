@@ -108,6 +108,7 @@ type file struct {
 	Limits       map[string]int    `yaml:"limits"`
 	Hide         []string          `yaml:"hide"`
 	VendorErr    map[string]uint32 `yaml:"vendor_err"`
+	HWCounters   nic.CounterSet    `yaml:"hw_counters"`
 	PCI          *pci              `yaml:"pci"`
 }
 
@@ -135,7 +136,7 @@ func Parse(text []byte) (*Persona, error) {
 		HCAType: f.HCAType, BoardID: f.BoardID, NodeDesc: f.NodeDesc,
 	}}
 	for _, err := range []error{
-		f.checkTexts(), f.setSpeed(&p.Identity), f.setHidden(&p.Identity), f.setVendorErrs(&p.Identity), f.setLimits(&p.Limits), f.setPCI(&p.Identity),
+		f.checkTexts(), f.setSpeed(&p.Identity), f.setHidden(&p.Identity), f.setVendorErrs(&p.Identity), f.setCounters(&p.Identity), f.setLimits(&p.Limits), f.setPCI(&p.Identity),
 	} {
 		if err != nil {
 			return nil, err
@@ -241,6 +242,15 @@ func (f *file) setVendorErrs(i *nic.Identity) error {
 		i.VendorErrs[status] = f.VendorErr[name]
 	}
 	return nil
+}
+
+func (f *file) setCounters(i *nic.Identity) error {
+	switch f.HWCounters {
+	case "", nic.CountersMLX5, nic.CountersRXE:
+		i.CounterSet = f.HWCounters
+		return nil
+	}
+	return fmt.Errorf("hw_counters %q: want %s or %s", f.HWCounters, nic.CountersMLX5, nic.CountersRXE)
 }
 
 // setLimits sets the limits that a persona has. Those that are hidden are at most the engine's.

@@ -177,8 +177,8 @@ func (r *renderer) attribute(name, text string) {
 }
 
 // counters adds the counters of the InfiniBand specification, with data in words of four bytes, to
-// counters, and all counters of the device to hw_counters, under the names of "softroce show
-// counters".
+// counters, and those of a driver, or all of the device, to hw_counters. As in the kernel, lifespan
+// is the age in milliseconds up to which the values are not read again.
 func (r *renderer) counters(d *Device) {
 	c := &d.Counters
 	link := &c.Link
@@ -186,8 +186,10 @@ func (r *renderer) counters(d *Device) {
 	r.add("counters/port_rcv_packets", "%d", link.RxPackets)
 	r.add("counters/port_xmit_data", "%d", link.TxBytes/4)
 	r.add("counters/port_rcv_data", "%d", link.RxBytes/4)
-	for i := range metrics.Counters {
-		m := &metrics.Counters[i]
-		r.add("hw_counters/"+m.Name, "%d", m.Value(c))
+	for _, m := range metrics.HWCounters(d.Identity.CounterSet, c) {
+		r.add("hw_counters/"+m.Label, "%d", m.Value)
+	}
+	if d.Identity.CounterSet != "" {
+		r.add("hw_counters/lifespan", "%d", maxAge.Milliseconds())
 	}
 }

@@ -4,12 +4,15 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/transport"
+	"softroce/wire"
 )
 
 func example() Device {
@@ -61,6 +64,37 @@ func TestRenderOfAPersona(t *testing.T) {
 		"sys/class/infiniband/softroce3": "../../devices/pci50ce:03/50ce:03:00.0/infiniband/softroce3", dev + "device": "../../../50ce:03:00.0", dev + "device/net/eth7": "/sys/class/net/eth7"} {
 		if got, err := os.Readlink(filepath.Join(dir.Name(), path)); got != want {
 			t.Errorf("%s leads to %q (%v), want %q", path, got, err, want)
+		}
+	}
+}
+
+// With the counters of a driver, hw_counters has the driver's files and no others.
+func TestHWCountersOfADriver(t *testing.T) {
+	for set, want := range map[nic.CounterSet]string{
+		nic.CountersMLX5: "rx_write_requests=0 rx_read_requests=0 rx_atomic_requests=0 out_of_buffer=3 out_of_sequence=0 duplicate_request=2 " +
+			"rnr_nak_retry_err=0 packet_seq_err=0 implied_nak_seq_err=0 local_ack_timeout_err=5 resp_local_length_error=0 resp_cqe_error=0 " +
+			"req_cqe_error=0 req_remote_invalid_request=0 req_remote_access_errors=0 resp_remote_access_errors=0 resp_cqe_flush_error=0 " +
+			"req_cqe_flush_error=0 roce_adp_retrans=0 roce_adp_retrans_to=0 roce_slow_restart=0 roce_slow_restart_cnps=0 " +
+			"roce_slow_restart_trans=0 rp_cnp_ignored=7 rp_cnp_handled=0 np_ecn_marked_roce_packets=8 np_cnp_sent=0 rx_icrc_encapsulated=0 lifespan=50",
+		nic.CountersRXE: "sent_pkts=100 rcvd_pkts=0 duplicate_request=2 out_of_seq_request=0 rcvd_rnr_err=0 send_rnr_err=0 rcvd_seq_err=0 " +
+			"ack_deferred=0 retry_exceeded_err=0 retry_rnr_exceeded_err=0 completer_retry_err=6 send_err=15 link_downed=4 rdma_sends=9 " +
+			"rdma_recvs=0 lifespan=50",
+	} {
+		d := example()
+		d.Identity.CounterSet = set
+		c := &d.Counters
+		c.DuplicateRequest, c.OutOfBuffer, c.LinkDowned, c.LocalACKTimeout, c.Retries, c.RxECNMarked, c.TxSendRequests = 2, 3, 4, 5, 6, 8, 9
+		c.Drops[transport.DropCNP] = 7
+		c.Link.TxPackets = 100
+		c.Link.Drops[wire.DropSend], c.Link.Drops[wire.DropTooLong], c.Link.Drops[wire.DropUnreachable], c.TxStalled = 1, 2, 4, 8
+		var got []string
+		for _, f := range Render(&d) {
+			if name, ok := strings.CutPrefix(f.Path, "sys/class/infiniband/softroce3/ports/1/hw_counters/"); ok {
+				got = append(got, name+"="+strings.TrimSuffix(f.Text, "\n"))
+			}
+		}
+		if s := strings.Join(got, " "); s != want {
+			t.Errorf("%s: %s\nwant %s", set, s, want)
 		}
 	}
 }
