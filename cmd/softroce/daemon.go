@@ -18,7 +18,7 @@ import (
 
 type daemonCmd struct {
 	Socket  string         `placeholder:"PATH" env:"SOFTROCE_SOCKET" complete:"<files>" help:"The socket to create (default: ${socket}, or this user's if it may not create that)."`
-	NIC     []string       `name:"nic" sep:"none" placeholder:"NAME=LINK" complete:"<nic=link>" help:"A NIC and its link: fabric[:ADDR,…], packet:IFACE, udp:IFACE, xdp:IFACE, auto:IFACE, or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS. May be repeated. Default: softroce0 (192.0.2.1, 2001:db8::1) and softroce1 (192.0.2.2, 2001:db8::2) on a fabric."`
+	NIC     []string       `name:"nic" sep:"none" placeholder:"NAME=LINK" complete:"<nic=link>" help:"A NIC and its link: fabric[:ADDR,…], packet:IFACE, udp:IFACE, xdp:IFACE, auto:IFACE, or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS. A range in brackets stands for several NICs: r[0-3]=fabric:192.0.2.[1-4]. May be repeated. Default: softroce0 (192.0.2.1, 2001:db8::1) and softroce1 (192.0.2.2, 2001:db8::2) on a fabric."`
 	Metrics string         `placeholder:"ADDR" help:"Serve Prometheus metrics on HOST:PORT."`
 	Capture string         `placeholder:"FILE[,OPTION=VALUE…]" complete:"<files>" help:"Record packets to a pcapng file: all, or those that the options select, which are the flags of softroce capture, such as count=100."`
 	Block   bool           `name:"capture-blocking" help:"If the file of the capture is slow, let the NICs wait for it instead of losing packets of the capture."`
@@ -78,6 +78,18 @@ func exitLate(errs io.Writer) {
 // exitGrace is how long messages about a shutdown that hangs may take.
 const exitGrace = 250 * time.Millisecond
 
+// parseNICs returns the NICs of --nic.
+func parseNICs(flags []string) (nics []nicspec.NIC, err error) {
+	for _, s := range flags {
+		l, err := nicspec.ParseAll(s)
+		if err != nil {
+			return nil, &usageError{err}
+		}
+		nics = append(nics, l...)
+	}
+	return nics, nil
+}
+
 // config returns the configuration of the file, overridden by the flags.
 func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 	if d.Config != "" {
@@ -85,13 +97,9 @@ func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 			return c, err
 		}
 	}
-	var nics []nicspec.NIC
-	for _, s := range d.NIC {
-		n, err := nicspec.Parse(s)
-		if err != nil {
-			return c, &usageError{err}
-		}
-		nics = append(nics, n)
+	nics, err := parseNICs(d.NIC)
+	if err != nil {
+		return c, err
 	}
 	if nics != nil {
 		c.NICs = nics

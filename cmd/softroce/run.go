@@ -4,7 +4,6 @@ import (
 	"errors"
 
 	"softroce/internal/daemon"
-	"softroce/internal/nicspec"
 	programs "softroce/internal/run"
 )
 
@@ -30,10 +29,9 @@ func (r *runCmd) Run(e *env) error {
 	if len(command) == 0 {
 		return usagef("run needs a command, after --")
 	}
-	for _, n := range r.NIC {
-		if _, err := nicspec.Parse(n); err != nil {
-			return &usageError{err}
-		}
+	nics, err := parseNICs(r.NIC)
+	if err != nil {
+		return err
 	}
 	if r.Capture != "" {
 		if _, err := daemon.ParseCapture(r.Capture); err != nil {
@@ -45,7 +43,7 @@ func (r *runCmd) Run(e *env) error {
 	}
 	code, err := programs.Run(e, programs.Options{
 		Command: command, Device: r.Device, Memory: r.Memory, Quiet: r.Quiet, Socket: e.socket,
-		NICs: r.NIC, Fault: r.Fault, Capture: r.Capture, CaptureBlocking: r.Block, Stderr: e.err,
+		NICs: nics, Fault: r.Fault, Capture: r.Capture, CaptureBlocking: r.Block, Stderr: e.err,
 	})
 	var failed *programs.Error
 	if errors.As(err, &failed) {

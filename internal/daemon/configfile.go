@@ -21,7 +21,7 @@ import (
 // file is the layout of the configuration file: YAML whose keys are the names of the flags. Unknown
 // keys are errors.
 type file struct {
-	NICs        []nicValue   `yaml:"nics"`
+	NICs        []nicsValue  `yaml:"nics"`
 	Socket      string       `yaml:"socket"`
 	SocketMode  modeValue    `yaml:"socket-mode"`
 	SocketGroup string       `yaml:"socket-group"`
@@ -66,7 +66,7 @@ func ReadConfig(path string) (Config, error) {
 		},
 	}
 	for _, n := range f.NICs {
-		c.NICs = append(c.NICs, nicspec.NIC(n))
+		c.NICs = append(c.NICs, n...)
 	}
 	return c, nil
 }
@@ -139,7 +139,7 @@ func scalar[T any](n ast.Node, into *T, parse func(string) (T, error)) error {
 }
 
 type (
-	nicValue     nicspec.NIC
+	nicsValue    []nicspec.NIC
 	captureValue string
 	modeValue    os.FileMode
 	spinValue    time.Duration
@@ -147,8 +147,8 @@ type (
 	bytesValue   uint64
 )
 
-func (v *nicValue) UnmarshalYAML(n ast.Node) error {
-	return scalar(n, (*nicspec.NIC)(v), nicspec.Parse)
+func (v *nicsValue) UnmarshalYAML(n ast.Node) error {
+	return scalar(n, (*[]nicspec.NIC)(v), nicspec.ParseAll)
 }
 
 // UnmarshalYAML accepts the empty text too: no capture.

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/capture"
+	"softroce/internal/abi"
 	"softroce/internal/control"
 	"softroce/internal/nicspec"
 	"softroce/packet"
@@ -140,6 +142,45 @@ func TestDefaultNICsAreTwoOnAFabric(t *testing.T) {
 		"socket " + d.Socket() + "\n"
 	if ready.String() != want {
 		t.Errorf("ready lines:\n%s", ready.String())
+	}
+}
+
+func TestNICsOfARangeHaveTheirNUMANodes(t *testing.T) {
+	c, err := ReadConfig(writeConfig(t, "nics:\n  - mlx5_[0-7]=fabric:10.1.[1-8].1,persona=connectx-7,numa=[0,0,0,0,1,1,1,1]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := start(t, c)
+	client, err := control.Dial(t.Context(), d.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	p, err := client.Call(t.Context(), control.Request{Name: "open tree", Op: abi.OpOpenTree, Want: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", p.FDs[0]))
+	p.CloseFDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	var nodes string
+	for i := range 8 {
+		dev := fmt.Sprintf("sys/class/infiniband/mlx5_%d/", i)
+		node, err := root.ReadFile(dev + "device/numa_node")
+		if err != nil {
+			t.Error(err)
+		}
+		nodes += strings.TrimSpace(string(node))
+		// Index 0 is the link-local GID of the MAC.
+		if gid, err := root.ReadFile(dev + "ports/1/gids/1"); string(gid) != fmt.Sprintf("0000:0000:0000:0000:0000:ffff:0a01:%02x01\n", i+1) {
+			t.Errorf("%s has GID %s (%v)", dev, gid, err)
+		}
+	}
+	if nodes != "00001111" {
+		t.Errorf("NUMA nodes %s, want 00001111", nodes)
 	}
 }
 

@@ -41,7 +41,7 @@ const (
 //
 // Links of kind fabric and dgram also take mtu=BYTES and mac=XX:XX:XX:XX:XX:XX. All links take
 // pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE and delay=TIME.
-// The name of a persona is that of a preset or of a file, without a comma.
+// The name of a persona is that of a preset or of a file, without a comma and brackets.
 type NIC struct {
 	Name      string
 	Kind      Kind

@@ -45,6 +45,53 @@ func TestFabricAddressDefaultsPrefixLength(t *testing.T) {
 	}
 }
 
+func TestRangesAreExpandedInStep(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{"a=fabric", "a=fabric"},
+		{"a[7]=fabric", "a7=fabric"},
+		{"mlx5_[0-3]=fabric:10.1.[1-4].1,persona=connectx-7,numa=[0,0,1,1]",
+			"mlx5_0=fabric:10.1.1.1/24,persona=connectx-7,numa=0 mlx5_1=fabric:10.1.2.1/24,persona=connectx-7,numa=0 " +
+				"mlx5_2=fabric:10.1.3.1/24,persona=connectx-7,numa=1 mlx5_3=fabric:10.1.4.1/24,persona=connectx-7,numa=1"},
+		{"r[08-10]=fabric:192.0.2.[1,7-8]", "r08=fabric:192.0.2.1/24 r09=fabric:192.0.2.7/24 r10=fabric:192.0.2.8/24"},
+		{"vm[0-1]=dgram:[::1]:500[1-2],[::1]:6000,2001:db8::[1-2]/64",
+			"vm0=dgram:[::1]:5001,[::1]:6000,2001:db8::1/64 vm1=dgram:[::1]:5002,[::1]:6000,2001:db8::2/64"},
+	} {
+		nics, err := ParseAll(c.in)
+		var got []string
+		for _, n := range nics {
+			got = append(got, n.String())
+		}
+		if s := strings.Join(got, " "); s != c.want || err != nil {
+			t.Errorf("%s: got %s (%v)\nwant %s", c.in, s, err, c.want)
+		}
+	}
+	if nics, err := ParseAll("a[0-63]=fabric"); len(nics) != 64 || err != nil {
+		t.Errorf("a[0-63]: %d NICs, %v", len(nics), err)
+	}
+}
+
+func TestRangeErrors(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{"a[3-0]=fabric", `range [3-0]: "3-0": want the lower number first`},
+		{"a[]=fabric", `range []: "": want numbers and FIRST-LAST`},
+		{"a[0-]=fabric", `range [0-]: "0-": want numbers`},
+		{"a[0,,1]=fabric", `range [0,,1]: "": want numbers`},
+		{"a[x-z]=fabric", `range [x-z]: "x-z": want numbers`},
+		{"a[-1]=fabric", `range [-1]: "-1": want numbers`},
+		{"a[0-64]=fabric", "range [0-64]: want at most 64 NICs"},
+		{"a[0-31,0-32]=fabric", "range [0-31,0-32]: want at most 64 NICs"},
+		{"a[0-65536]=fabric", `"0-65536": want numbers`},
+		{"a[0-7]=fabric:10.1.[1-4].1", "range [0-7] has a length of 8 and [1-4] of 4: want equal lengths"},
+		{"a[0-1]=fabric:10.1.[1-2].1,persona=rxe,numa=[0]", "range [0-1] has a length of 2 and [0] of 1"},
+		{"a[0-1=fabric", `name "a[0-1"`},
+		{"a[0-1]=fabric:10.1.25[5-6].1", `NIC a1: address "10.1.256.1"`},
+	} {
+		if nics, err := ParseAll(c.in); err == nil || !strings.Contains(err.Error(), c.want) || nics != nil {
+			t.Errorf("%s: %d NICs, error %v, want …%s", c.in, len(nics), err, c.want)
+		}
+	}
+}
+
 func TestParseErrorsNameValueAndExpectedForm(t *testing.T) {
 	for _, c := range []struct{ in, wrong, right string }{
 		{"softroce0", `"softroce0" has no link`, "NAME=LINK"},

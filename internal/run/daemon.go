@@ -168,7 +168,7 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	d := &lease{socket: socket, private: o.customized() || dir != "", dir: dir, exited: make(chan exit, 1), log: &logBuffer{}}
 	args := []string{"softroce", "daemon", "--while-used", "--socket", socket}
 	for _, n := range o.NICs {
-		args = append(args, "--nic", n)
+		args = append(args, "--nic", n.String())
 	}
 	if o.Fault != "" {
 		args = append(args, "--fault", daemonPath(o.Fault))

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"softroce/internal/daemon"
+	"softroce/internal/nicspec"
 	"softroce/verbs"
 )
 
@@ -25,8 +26,8 @@ type Options struct {
 
 	// The configuration of the daemon to start. If any of these is set, a running daemon is not
 	// used.
-	NICs  []string // as for softroce daemon --nic
-	Fault string   // file that holds a fault program; "-" is standard input
+	NICs  []nicspec.NIC
+	Fault string // file that holds a fault program; "-" is standard input
 
 	// Capture says what to record, and where: see daemon.ParseCapture. If that is "-", the output
 	// of the program goes to standard error.
