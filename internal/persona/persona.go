@@ -49,7 +49,7 @@ const maxFile = 1 << 20
 // Text returns the YAML of a preset or, if name contains a slash or ends in .yaml or .yml, of a
 // file.
 func Text(name string) ([]byte, error) {
-	if isFile(name) {
+	if IsFile(name) {
 		return readFile(name)
 	}
 	text, err := presets.ReadFile("presets/" + name + ".yaml")
@@ -59,7 +59,8 @@ func Text(name string) ([]byte, error) {
 	return text, nil
 }
 
-func isFile(name string) bool {
+// IsFile reports whether a persona of this name is a file, and not a preset.
+func IsFile(name string) bool {
 	return strings.Contains(name, "/") || slices.Contains([]string{".yaml", ".yml"}, path.Ext(name))
 }
 

@@ -21,6 +21,7 @@ import (
 	"softroce/internal/control"
 	"softroce/internal/daemon"
 	"softroce/internal/nicspec"
+	"softroce/internal/persona"
 	"softroce/internal/tempdir"
 )
 
@@ -168,6 +169,9 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	d := &lease{socket: socket, private: o.customized() || dir != "", dir: dir, exited: make(chan exit, 1), log: &logBuffer{}}
 	args := []string{"softroce", "daemon", "--while-used", "--socket", socket}
 	for _, n := range o.NICs {
+		if persona.IsFile(n.Persona) {
+			n.Persona = daemonPath(n.Persona)
+		}
 		args = append(args, "--nic", n.String())
 	}
 	if o.Fault != "" {
