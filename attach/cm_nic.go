@@ -29,6 +29,9 @@ func (n *cmNIC) refresh() {
 	}
 	n.addrs = nil
 	for _, g := range gids {
+		if g.RoCEv1 {
+			continue
+		}
 		a, vlan := g.GID.Addr(), uint16(g.VLAN)
 		b, ok := bits[wire.Station{Addr: a, VLAN: vlan}]
 		if !ok {

@@ -157,6 +157,9 @@ func (c *conn) queryGIDs(*empty, *control.Packet) (reply, error) {
 	a := reply{body: []any{abi.ListReply{Count: uint32(len(gids))}}}
 	for _, g := range gids {
 		e := abi.GIDEntry{GID: g.GID, Index: uint32(g.Index), Type: ib.GIDTypeRoCEv2, VLAN: uint32(g.VLAN)}
+		if g.RoCEv1 {
+			e.Type = ib.GIDTypeRoCEv1
+		}
 		abi.PutText(e.Netdev[:], g.Netdev)
 		a.body = append(a.body, e)
 	}

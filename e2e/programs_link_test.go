@@ -39,7 +39,7 @@ func TestProgramWhoseLinkFails(t *testing.T) {
 	if err := server.WaitListening(ctx, serverJob, port); err != nil {
 		t.Fatalf("%v: %s", err, serverJob.Output())
 	}
-	job := client.Start(ctx, t, fmt.Sprintf("ib_write_bw -d mlx5_0 -x 0 -F -D 300 -p %d 127.0.0.1", port))
+	job := client.Start(ctx, t, fmt.Sprintf("ib_write_bw -d mlx5_0 -x 1 -F -D 300 -p %d 127.0.0.1", port))
 	// moves waits until the client's NIC has received many more packets.
 	moves := func(what string) {
 		for enough := receivedPackets(t, socket, "mlx5_0") + 1000; receivedPackets(t, socket, "mlx5_0") < enough; time.Sleep(5 * time.Millisecond) {

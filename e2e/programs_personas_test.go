@@ -40,7 +40,8 @@ func TestPersonas(t *testing.T) {
 		command []string
 		want    []string
 	}{
-		{strings.Fields("ibv_devinfo -v -d mlx5_1"), []string{"vendor_id:\t\t\t0x02c9", "vendor_part_id:\t\t\t4129", "fw_ver:\t\t\t\t28.39.1002", "board_id:\t\t\tMT_0000000838", "active_speed:\t\t100.0 Gbps (128)"}},
+		{strings.Fields("ibv_devinfo -v -d mlx5_1"), []string{"vendor_id:\t\t\t0x02c9", "vendor_part_id:\t\t\t4129", "fw_ver:\t\t\t\t28.39.1002", "board_id:\t\t\tMT_0000000838", "active_speed:\t\t100.0 Gbps (128)",
+			"GID[  2]:\t\t0000:0000:0000:0000:0000:ffff:c000:0202, RoCE v1\n", "GID[  3]:\t\t::ffff:192.0.2.2, RoCE v2\n"}},
 		{strings.Fields("ibstat mlx5_1"), []string{"CA type: MT4129", "Firmware version: 28.39.1002", "Rate: 400"}},
 		{strings.Fields("ucx_info -d"), []string{"System device: mlx5_1 (0)"}},
 		{strings.Fields("fi_info -p verbs -v"), []string{"device_id: 0x1021", "firmware: 28.39.1002"}},

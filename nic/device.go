@@ -109,7 +109,7 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	}
 	d.granted = d.limits.granted()
 	d.xrc = xrc{shared: map[XRCDKey]*domain{}, srqs: map[uint32]*SRQ{}}
-	d.gids.max = d.limits.GIDTableSize
+	d.gids.max, d.gids.roceV1 = d.limits.GIDTableSize, d.identity.RoCEv1GIDs
 	d.gids.update(c.Iface)
 	d.up = c.Iface.Up()
 	d.transportEnv = transport.Env{Mem: e.io, Table: d.table, Sink: d}

@@ -21,12 +21,13 @@ func (g GID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 // GIDOf returns the GID of an IP address.
 func GIDOf(a netip.Addr) GID { return a.As16() }
 
-// A GIDEntry is an entry of a device's GID table. All are RoCE v2.
+// A GIDEntry is an entry of a device's GID table: of RoCE v2, unless RoCEv1 is set.
 type GIDEntry struct {
 	Index  int    `json:"index"`
 	GID    GID    `json:"gid"`
 	Netdev string `json:"netdev"`
-	VLAN   int    `json:"vlan,omitempty"` // VLAN ID, 0 for none
+	VLAN   int    `json:"vlan,omitempty"`    // VLAN ID, 0 for none
+	RoCEv1 bool   `json:"roce_v1,omitempty"` // nothing can be sent with it
 }
 
 // A gidTable holds the addresses of an interface and of its VLANs. A GID keeps its index while its
@@ -35,13 +36,25 @@ type GIDEntry struct {
 type gidTable struct {
 	entries []gidEntry // the zero GID marks a free index
 	max     int
+	roceV1  bool // each address has an entry of RoCE v1, and then one of RoCE v2
 }
 
-// A gidEntry is a GID and its VLAN. One address may exist in several VLANs.
+// A gidEntry is a GID, its VLAN and its type. One address may exist in several VLANs.
 type gidEntry struct {
 	gid    GID
 	vlan   uint16
 	netdev string
+	roceV1 bool
+}
+
+// types returns the entries of an address, given that of RoCE v2, in the order of the kernel.
+func (t *gidTable) types(e gidEntry) []gidEntry {
+	if !t.roceV1 {
+		return []gidEntry{e}
+	}
+	v1 := e
+	v1.roceV1 = true
+	return []gidEntry{v1, e}
 }
 
 // linkLocal returns the EUI-64 link-local address of a MAC.
@@ -49,26 +62,31 @@ func linkLocal(mac [6]byte) GID {
 	return GID{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
 }
 
-// update sets the table to an interface's addresses, and reports whether it changed. Index 0 is the
-// link-local GID of the MAC, whether or not the interface has that address.
+// update sets the table to an interface's addresses, and reports whether it changed. The first
+// entries are those of the link-local GID of the MAC, whether or not the interface has that
+// address.
 func (t *gidTable) update(iface wire.Interface) bool {
 	before := slices.Clone(t.entries)
-	first := gidEntry{gid: linkLocal(iface.MAC()), netdev: iface.Name()}
+	own := gidEntry{gid: linkLocal(iface.MAC()), netdev: iface.Name()}
 	want := map[gidEntry]bool{}
 	var order []gidEntry
-	for _, e := range addressesOf(iface) {
-		if e != first && e.gid != (GID{}) && !want[e] {
+	for _, a := range addressesOf(iface) {
+		if a == own || a.gid == (GID{}) || want[a] {
+			continue
+		}
+		for _, e := range t.types(a) {
 			want[e] = true
 			order = append(order, e)
 		}
 	}
+	first := t.types(own)
 	if len(t.entries) == 0 {
-		t.entries = append(t.entries, first)
+		t.entries = make([]gidEntry, len(first))
 	}
-	t.entries[0] = first
-	for i, e := range t.entries[1:] {
+	rest := t.entries[copy(t.entries, first):]
+	for i, e := range rest {
 		if !want[e] {
-			t.entries[1+i] = gidEntry{}
+			rest[i] = gidEntry{}
 		}
 		delete(want, e)
 	}
@@ -86,7 +104,7 @@ func addressesOf(iface wire.Interface) (l []gidEntry) {
 		l = append(l, gidEntry{gid: GIDOf(a.Addr().WithZone("")), netdev: iface.Name()})
 	}
 	for _, a := range wire.VLANAddresses(iface) {
-		l = append(l, gidEntry{GIDOf(a.Addr().WithZone("")), a.VLAN, a.Netdev})
+		l = append(l, gidEntry{gid: GIDOf(a.Addr().WithZone("")), vlan: a.VLAN, netdev: a.Netdev})
 	}
 	return l
 }
@@ -126,7 +144,7 @@ func (t *gidTable) has(a netip.Addr, vlan uint16) bool {
 func (t *gidTable) list() (l []GIDEntry) {
 	for i, e := range t.entries {
 		if e.gid != (GID{}) {
-			l = append(l, GIDEntry{i, e.gid, e.netdev, int(e.vlan)})
+			l = append(l, GIDEntry{i, e.gid, e.netdev, int(e.vlan), e.roceV1})
 		}
 	}
 	return l

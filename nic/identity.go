@@ -23,6 +23,7 @@ type Identity struct {
 	VendorErrs   map[ib.WCStatus]uint32 // vendor_err of error completions
 	Hidden       Capability             // what the model lacks: the device refuses it
 	CounterSet   CounterSet             // hw_counters of sysfs
+	RoCEv1GIDs   bool                   // the GID table has RoCE v1 entries, which cannot be used
 	PCI          *PCI                   // nil: the device is not on a PCI bus
 }
 

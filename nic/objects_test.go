@@ -311,6 +311,45 @@ func TestGIDTableFollowsInterface(t *testing.T) {
 	}
 }
 
+// Each address has an entry of RoCE v1, which cannot be used, and then one of RoCE v2.
+func TestGIDTableWithRoCEv1(t *testing.T) {
+	w := newTestFabric(t)
+	p := netip.MustParsePrefix
+	i := &changingInterface{
+		Interface: wire.StaticInterface("eth0", [6]byte{0x02, 0, 0, 0, 0, 1}, 1500),
+		addrs:     []netip.Prefix{p("192.0.2.1/24"), p("2001:db8::1/64"), p("fe80::ff:fe00:1/64")},
+	}
+	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "x", Link: w.fabric.NewLink(w.engine), Iface: i, Identity: nic.Identity{RoCEv1GIDs: true}})
+	check(t, err)
+	want := func(addrs ...string) {
+		t.Helper()
+		l := d.GIDs()
+		for i, e := range l {
+			if i >= 2*len(addrs) || e.Index != i || e.RoCEv1 != (i%2 == 0) || e.GID.Addr().String() != addrs[i/2] {
+				t.Errorf("entry %d: %+v", i, e)
+			}
+		}
+		if len(l) != 2*len(addrs) {
+			t.Errorf("%d entries, want %d", len(l), 2*len(addrs))
+		}
+	}
+	want("fe80::ff:fe00:1", "192.0.2.1", "2001:db8::1")
+	i.addrs = []netip.Prefix{p("2001:db8::1/64"), p("192.0.2.7/24")}
+	i.change()
+	w.step()
+	want("fe80::ff:fe00:1", "192.0.2.7", "2001:db8::1")
+
+	for index, e := range d.GIDs() {
+		av := nic.AddressVector{DGID: e.GID, SGIDIndex: index, Port: 1}
+		_, err := d.ResolvePath(context.Background(), &av)
+		if e.RoCEv1 {
+			wantErrno(t, e.GID.String(), err, syscall.EOPNOTSUPP)
+		} else {
+			check(t, err)
+		}
+	}
+}
+
 func TestConnectionSourcePortMatchesLinuxDriver(t *testing.T) {
 	// From captures of the driver: QPNs of both ends and the port, the same both ways.
 	w := newTestFabric(t)

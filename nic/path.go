@@ -29,7 +29,7 @@ const defaultHopLimit = 64
 // ResolvePath resolves an address vector: the source address of its SGIDIndex, and the MAC of the
 // next hop, for which it may send neighbor requests. It may be called from any goroutine but the
 // engine's, and blocks until ctx ends at most. Errors are EINVAL (invalid address vector),
-// EHOSTUNREACH and ETIMEDOUT.
+// EOPNOTSUPP (a GID of RoCE v1), EHOSTUNREACH and ETIMEDOUT.
 func (d *Device) ResolvePath(ctx context.Context, av *AddressVector) (*wire.Path, error) {
 	return d.ResolveReplyPath(ctx, av, func(*wire.Path) (mac [6]byte, ok bool) { return mac, false })
 }
@@ -89,8 +89,11 @@ func (d *Device) checkVector(av *AddressVector) error {
 	case av.DGID == GID{}:
 		return errorf(syscall.EINVAL, "DGID is zero")
 	}
-	if _, ok := d.gids.at(av.SGIDIndex); !ok {
+	switch e, ok := d.gids.at(av.SGIDIndex); {
+	case !ok:
 		return errorf(syscall.EINVAL, "no GID at index %d", av.SGIDIndex)
+	case e.roceV1:
+		return errorf(syscall.EOPNOTSUPP, "the GID at index %d is of RoCE v1: only RoCE v2 is supported", av.SGIDIndex)
 	}
 	return nil
 }

@@ -110,7 +110,8 @@ type GIDEntry struct {
 	Index  int
 	GID    GID
 	Netdev string
-	VLAN   int // VLAN ID, 0 for none
+	VLAN   int  // VLAN ID, 0 for none
+	RoCEv1 bool // a RoCE v1 entry, which cannot be used: EOPNOTSUPP
 }
 
 // GlobalRoute is the route of packets: ibv_global_route.

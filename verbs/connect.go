@@ -15,8 +15,8 @@ type Info struct {
 	LID uint16 // 0 on RoCE
 }
 
-// AnyGID lets Info and Connect choose a GID: the first one of an IPv4 address, else of a global
-// IPv6 address, else entry 0. Connect chooses one of the peer's address family.
+// AnyGID lets Info and Connect choose a GID of RoCE v2: the first one of an IPv4 address, else of a
+// global IPv6 address, else the first one. Connect chooses one of the peer's address family.
 const AnyGID = -1
 
 // psnChosen in QP.psn means that the other bits are a PSN.
@@ -53,7 +53,7 @@ func chooseGID(gids []GIDEntry, index int, remote *GID) (GIDEntry, error) {
 		if index == e.Index {
 			return e, nil
 		}
-		if r := rank(e.GID, remote); index == AnyGID && r > bestRank {
+		if r := rank(e.GID, remote); index == AnyGID && !e.RoCEv1 && r > bestRank {
 			best, bestRank = e, r
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/control"
+	"softroce/internal/ib"
 )
 
 // Option changes how Devices and Open reach the daemon.
@@ -290,7 +291,7 @@ func (c *Context) GIDs(ctx context.Context) ([]GIDEntry, error) {
 	}
 	gids := make([]GIDEntry, len(entries))
 	for i, e := range entries {
-		gids[i] = GIDEntry{int(e.Index), e.GID, abi.Text(e.Netdev[:]), int(e.VLAN)}
+		gids[i] = GIDEntry{int(e.Index), e.GID, abi.Text(e.Netdev[:]), int(e.VLAN), e.Type == ib.GIDTypeRoCEv1}
 	}
 	t := &c.gids
 	t.mu.Lock()

@@ -33,7 +33,7 @@ func (c *Context) AHAttrFromWC(ctx context.Context, wc *WC, grh []byte) (AHAttr,
 		return AHAttr{}, err
 	}
 	for _, e := range gids {
-		if e.GID.Addr() == g.Dst() && e.VLAN == int(wc.CVLAN&0xfff) {
+		if !e.RoCEv1 && e.GID.Addr() == g.Dst() && e.VLAN == int(wc.CVLAN&0xfff) {
 			return AHAttr{SL: uint8(wc.CVLAN >> 13), GRH: GlobalRoute{
 				DGID: GIDFromAddr(g.Src()), SGIDIndex: uint8(e.Index), FlowLabel: g.FlowLabel(),
 				TrafficClass: g.TClass(), HopLimit: replyHopLimit,

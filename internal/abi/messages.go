@@ -245,7 +245,7 @@ type PortAttr struct {
 type GIDEntry struct {
 	GID    [16]byte
 	Index  uint32
-	Type   uint32 // ibv_gid_type: 2, RoCE v2
+	Type   uint32 // ibv_gid_type: 1, RoCE v1, which cannot be used, or 2, RoCE v2
 	Netdev [IfNameSize]byte
 	VLAN   uint32 // VLAN ID, 0 for none
 }

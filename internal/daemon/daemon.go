@@ -399,10 +399,16 @@ func (d *Daemon) WriteEnd(w io.Writer) error {
 	return err
 }
 
-// addresses formats the IP addresses of a GID table, without GID 0.
+// addresses formats the IP addresses of a GID table, without the first: the link-local GID of the
+// MAC.
 func addresses(gids []nic.GIDEntry) (s string) {
+	first := true
 	for _, g := range gids {
-		if g.Index > 0 {
+		switch {
+		case g.RoCEv1:
+		case first:
+			first = false
+		default:
 			s += ", " + g.GID.Addr().String()
 		}
 	}

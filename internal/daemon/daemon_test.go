@@ -174,8 +174,8 @@ func TestNICsOfARangeHaveTheirNUMANodes(t *testing.T) {
 			t.Error(err)
 		}
 		nodes += strings.TrimSpace(string(node))
-		// Index 0 is the link-local GID of the MAC.
-		if gid, err := root.ReadFile(dev + "ports/1/gids/1"); string(gid) != fmt.Sprintf("0000:0000:0000:0000:0000:ffff:0a01:%02x01\n", i+1) {
+		// Index 3 is RoCE v2 with the first address, after two GIDs of the link-local address.
+		if gid, err := root.ReadFile(dev + "ports/1/gids/3"); string(gid) != fmt.Sprintf("0000:0000:0000:0000:0000:ffff:0a01:%02x01\n", i+1) {
 			t.Errorf("%s has GID %s (%v)", dev, gid, err)
 		}
 	}

@@ -33,6 +33,7 @@ type GID struct {
 	Addr   string `json:"addr"` // the IP address of the GID
 	Netdev string `json:"netdev,omitempty"`
 	VLAN   int    `json:"vlan,omitempty"`
+	RoCEv1 bool   `json:"roce_v1,omitempty"`
 }
 
 // Counters are the counters of a NIC. Opcodes, drop reasons and NAK codes that have not occurred
@@ -52,7 +53,7 @@ func NewSnapshot(s attach.Snapshot, engines []nic.EngineCounters) Snapshot {
 	for _, d := range s.Devices {
 		v := Device{Snapshot: d, Counters: count(&d.Counters)}
 		for _, g := range d.GIDs {
-			v.GIDs = append(v.GIDs, GID{g.Index, g.GID.String(), g.GID.Addr().String(), g.Netdev, g.VLAN})
+			v.GIDs = append(v.GIDs, GID{g.Index, g.GID.String(), g.GID.Addr().String(), g.Netdev, g.VLAN, g.RoCEv1})
 		}
 		out.Devices = append(out.Devices, v)
 	}

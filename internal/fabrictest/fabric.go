@@ -38,6 +38,7 @@ type Config struct {
 
 	Limits       attach.Limits // of each client
 	DeviceLimits nic.Limits    // of each NIC
+	Identity     nic.Identity  // of each NIC
 
 	// By the number of the NIC, from 0.
 	PKeys  map[int][]uint16
@@ -140,7 +141,7 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 	}
 	faults := wire.NewFaultLink(link, program)
 	d, err := e.AddDevice(nic.DeviceConfig{
-		Name: fmt.Sprintf("nic%d", i), Link: faults, Iface: iface, Limits: c.DeviceLimits, PKeys: c.PKeys[i],
+		Name: fmt.Sprintf("nic%d", i), Link: faults, Iface: iface, Limits: c.DeviceLimits, PKeys: c.PKeys[i], Identity: c.Identity,
 	})
 	if err != nil {
 		return err

@@ -73,5 +73,8 @@ const (
 	AtomicHCA  = 1 // atomics are atomic among the queue pairs of one device
 )
 
-// GIDTypeRoCEv2 is IBV_GID_TYPE_ROCE_V2.
-const GIDTypeRoCEv2 = 2
+// Types of GIDs: enum ibv_gid_type.
+const (
+	GIDTypeRoCEv1 = 1
+	GIDTypeRoCEv2 = 2
+)

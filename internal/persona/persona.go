@@ -110,6 +110,7 @@ type file struct {
 	Hide         []string          `yaml:"hide"`
 	VendorErr    map[string]uint32 `yaml:"vendor_err"`
 	HWCounters   nic.CounterSet    `yaml:"hw_counters"`
+	RoCEv1GIDs   bool              `yaml:"roce_v1_gids"`
 	PCI          *pci              `yaml:"pci"`
 }
 
@@ -134,7 +135,7 @@ func Parse(text []byte) (*Persona, error) {
 	}
 	p := &Persona{Identity: nic.Identity{
 		VendorID: f.VendorID, VendorPartID: f.VendorPartID, HWVer: f.HWVer, FWVer: f.FWVer,
-		HCAType: f.HCAType, BoardID: f.BoardID, NodeDesc: f.NodeDesc,
+		HCAType: f.HCAType, BoardID: f.BoardID, NodeDesc: f.NodeDesc, RoCEv1GIDs: f.RoCEv1GIDs,
 	}}
 	for _, err := range []error{
 		f.checkTexts(), f.setSpeed(&p.Identity), f.setHidden(&p.Identity), f.setVendorErrs(&p.Identity), f.setCounters(&p.Identity), f.setLimits(&p.Limits), f.setPCI(&p.Identity),
@@ -269,6 +270,9 @@ func (f *file) setLimits(l *nic.Limits) error {
 			return fmt.Errorf("limits: %s is %d, and softroce has at most %d: list %s under hide to report that", key, v, most, key)
 		}
 		limits[key] = min(v, most)
+	}
+	if f.RoCEv1GIDs && limits["gid_tbl_len"] == 1 {
+		return errors.New("roce_v1_gids: a gid_tbl_len of 1 leaves no room for a RoCE v2 GID")
 	}
 	text, err := json.Marshal(limits)
 	if err != nil {

@@ -40,6 +40,7 @@ limits: {max_qp: 1000, max_cq: 16777216}
 hide: [max_cq, xrc, atomics]
 vendor_err: {RETRY_EXC_ERR: 0x81}
 hw_counters: mlx5_ib
+roce_v1_gids: true
 pci: {vendor: 0x15b3, device: 0x1021, driver: mlx5_core, numa_node: 1, local_cpulist: "0-3,8"}
 `))
 	if err != nil {
@@ -52,8 +53,8 @@ pci: {vendor: 0x15b3, device: 0x1021, driver: mlx5_core, numa_node: 1, local_cpu
 	if len(i.VendorErrs) != 1 || i.VendorErrs[ib.WCRetryExcErr] != 0x81 {
 		t.Errorf("vendor_err %v", i.VendorErrs)
 	}
-	if i.CounterSet != nic.CountersMLX5 {
-		t.Errorf("counters of %q", i.CounterSet)
+	if i.CounterSet != nic.CountersMLX5 || !i.RoCEv1GIDs {
+		t.Errorf("counters of %q, GIDs of RoCE v1 %t", i.CounterSet, i.RoCEv1GIDs)
 	}
 	if i.Hidden != nic.CapXRC|nic.CapAtomics {
 		t.Errorf("hidden features %b", i.Hidden)
@@ -83,6 +84,7 @@ func TestParseErrors(t *testing.T) {
 		{"vendor_err: {RETRY_ERR: 1}", `"RETRY_ERR" is not an error of a completion`},
 		{"vendor_err: {SUCCESS: 1}", `"SUCCESS" is not an error of a completion`},
 		{"vendor_err: {RETRY_EXC_ERR: -1}", "line 1"},
+		{"roce_v1_gids: true\nlimits: {gid_tbl_len: 1}", "no room for a RoCE v2 GID"},
 		{"hw_counters: mlx5", `"mlx5": want mlx5_ib or rdma_rxe`},
 		{"pci: {vendor: 1}", "needs vendor and device"},
 		{"pci: {vendor: 1, device: 2}", "driver"},

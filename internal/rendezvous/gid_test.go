@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"softroce/verbs"
@@ -11,6 +12,10 @@ func TestPickGIDReachesPeer(t *testing.T) {
 	var gids []verbs.GIDEntry
 	for i, a := range []string{"fe80::5054:ff:fe00:1", "10.0.0.1", "192.0.2.1", "2001:db8::1"} {
 		gids = append(gids, verbs.GIDEntry{Index: i, GID: verbs.GIDFromAddr(netip.MustParseAddr(a))})
+	}
+	for i, g := range gids { // in front of each the same of RoCE v1
+		g.Index, g.RoCEv1 = 10+i, true
+		gids = slices.Insert(gids, 2*i, g)
 	}
 	for _, c := range []struct {
 		tcp, peer string

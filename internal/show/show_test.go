@@ -20,7 +20,7 @@ func roundTripped(t *testing.T) *daemon.Snapshot {
 	d := nic.Snapshot{
 		Name: "nic0", GUID: 0x0011223344556677, PortState: ib.PortActive, ActiveMTU: 1024, Netdev: "eth0",
 		GIDs: []nic.GIDEntry{{Index: 1, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.1")), Netdev: "eth0"},
-			{Index: 2, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.3")), Netdev: "eth0.7", VLAN: 7}},
+			{Index: 2, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.3")), Netdev: "eth0.7", VLAN: 7, RoCEv1: true}},
 		PKeys:    []uint16{0xffff, 1},
 		Contexts: []nic.ContextInfo{{Owner: owner, PDs: 1, MRs: 2, MWs: 3, CQs: 4, SRQs: 5, QPs: 6, AHs: 7, XRCDs: 8, RegisteredBytes: 9, RingBytes: 10, DMs: 11, DeviceMemory: 12}},
 		QPs: []nic.QPInfo{{Owner: owner, QPN: 17, RemoteQPN: 18, Type: "RC", State: "RTS", PathMTU: 1024, SQPSN: 5, RQPSN: 6, PD: 1, SendCQ: 2, RecvCQ: 4, QPCounters: transport.QPCounters{Retransmitted: 5, Timeouts: 1},
@@ -57,7 +57,7 @@ func TestWriteTextPrintsOneLinePerObject(t *testing.T) {
 	for kind, want := range map[string]string{
 		"devices": `link nic0/1 state ACTIVE physical_state LINK_UP  netdev eth0 mtu 1024 node_guid 0011:2233:4455:6677 clients 1
     gid 1 192.0.2.1
-    gid 2 192.0.2.3 vlan 7
+    gid 2 192.0.2.3 vlan 7 RoCE v1
     pkey 0 0xffff
     pkey 1 0x0001
 link nic1/1 state DOWN physical_state DISABLED netdev - mtu 0 node_guid 0000:0000:0000:0000 clients 0

@@ -47,11 +47,14 @@ func writeDevice(w io.Writer, d DeviceLine) {
 		fmt.Fprintf(w, "    error %s\n", d.LinkError)
 	}
 	for _, g := range d.GIDs {
+		fmt.Fprintf(w, "    gid %d %v", g.Index, g.Addr)
 		if g.VLAN != 0 {
-			fmt.Fprintf(w, "    gid %d %v vlan %d\n", g.Index, g.Addr, g.VLAN)
-		} else {
-			fmt.Fprintf(w, "    gid %d %v\n", g.Index, g.Addr)
+			fmt.Fprintf(w, " vlan %d", g.VLAN)
 		}
+		if g.RoCEv1 {
+			fmt.Fprint(w, " RoCE v1")
+		}
+		fmt.Fprintln(w)
 	}
 	for i, k := range d.PKeys {
 		fmt.Fprintf(w, "    pkey %d %#04x\n", i, k)

@@ -160,7 +160,10 @@ func (r *renderer) gids(d *Device) {
 	for i, g := range table {
 		r.add(fmt.Sprintf("gids/%d", i), "%s", g.GID)
 		typ := ""
-		if g.GID != (nic.GID{}) {
+		switch {
+		case g.RoCEv1:
+			typ = "IB/RoCE v1"
+		case g.GID != (nic.GID{}):
 			typ = "RoCE v2"
 		}
 		r.attribute(fmt.Sprintf("gid_attrs/types/%d", i), typ)

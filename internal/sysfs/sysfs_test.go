@@ -20,7 +20,7 @@ func example() Device {
 		Name: "softroce3", Index: 3,
 		Attr:  nic.DeviceAttr{NodeGUID: 0x0102030405060708, SysImageGUID: 0x0102030405060708, FWVer: "1.0.0", VendorID: 0xffffff},
 		Port:  nic.PortAttr{State: ib.PortActive, PhysState: ib.PhysLinkUp, Netdev: "eth7", GIDTableLen: 4},
-		GIDs:  []nic.GIDEntry{{Index: 0, GID: nic.GID{0xfe, 0x80}, Netdev: "eth7"}, {Index: 2, GID: nic.GID{0xfe, 0x81}}},
+		GIDs:  []nic.GIDEntry{{Index: 0, GID: nic.GID{0xfe, 0x80}, Netdev: "eth7", RoCEv1: true}, {Index: 2, GID: nic.GID{0xfe, 0x81}}},
 		PKeys: []uint16{0xffff},
 	}
 }
@@ -127,6 +127,7 @@ func TestRenderHasTheKernelsFiles(t *testing.T) {
 		dev + "ports/1/gids/0":                       "fe80:0000:0000:0000:0000:0000:0000:0000\n",
 		dev + "ports/1/gids/1":                       "0000:0000:0000:0000:0000:0000:0000:0000\n",
 		dev + "ports/1/gids/3":                       "0000:0000:0000:0000:0000:0000:0000:0000\n",
+		dev + "ports/1/gid_attrs/types/0":            "IB/RoCE v1\n",
 		dev + "ports/1/gid_attrs/types/1":            "",
 		dev + "ports/1/gid_attrs/types/3":            "",
 		dev + "ports/1/gid_attrs/ndevs/2":            "", // a fabric has no network interface

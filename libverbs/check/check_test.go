@@ -19,6 +19,7 @@ import (
 
 	"softroce/attach"
 	"softroce/internal/fabrictest"
+	"softroce/nic"
 	"softroce/verbs/verbstest"
 )
 
@@ -165,6 +166,13 @@ func TestPrograms(t *testing.T) {
 		{"windows", "memory windows and empty regions"},
 	} {
 		t.Run(c.claim, func(t *testing.T) { runProgram(t, verbstest.New(t), c.program) })
+	}
+}
+
+func TestGIDsOfRoCEv1CannotBeUsed(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{Identity: nic.Identity{RoCEv1GIDs: true}})
+	if out, err := command(t, f.Socket(), compile(t, "gid_types")).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -442,7 +442,7 @@ _Static_assert(sizeof(struct softroce_port_attr) == 48, "layout");
 struct softroce_gid_entry {
 	uint8_t gid[16];
 	uint32_t index;
-	uint32_t type; /* ibv_gid_type: 2, RoCE v2 */
+	uint32_t type; /* ibv_gid_type: 1, RoCE v1, which cannot be used, or 2, RoCE v2 */
 	uint8_t netdev[16];
 	uint32_t vlan; /* VLAN ID, 0 for none */
 };

@@ -337,7 +337,8 @@ SR_PUBLIC int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, str
 	}
 	bool found = false;
 	for (uint32_t i = 0; i < n && !found; i++) {
-		if (memcmp(gids[i].gid, to.raw, sizeof to.raw))
+		if (memcmp(gids[i].gid, to.raw, sizeof to.raw) ||
+		    gids[i].type != IBV_GID_TYPE_ROCE_V2)
 			continue;
 		attr->grh.sgid_index = gids[i].index;
 		found = true;

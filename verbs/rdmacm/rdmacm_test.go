@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"softroce/internal/fabrictest"
+	"softroce/nic"
 	"softroce/transport"
 	"softroce/verbs"
 	"softroce/verbs/rdmacm"
@@ -96,9 +97,10 @@ func noError(t *testing.T, err error) {
 }
 
 func TestConnectRC(t *testing.T) {
-	for _, addr := range []string{"192.0.2.2:0", "[2001:db8::2]:0", "0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0"} {
-		t.Run(addr, func(t *testing.T) {
-			f := fabrictest.New(t, fabrictest.Config{})
+	for i, addr := range []string{"192.0.2.2:0", "[2001:db8::2]:0", "0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0", "192.0.2.2:0", "[::]:0"} {
+		roceV1 := i >= 6
+		t.Run(fmt.Sprintf("%s, GIDs of RoCE v1 %t", addr, roceV1), func(t *testing.T) {
+			f := fabrictest.New(t, fabrictest.Config{Identity: nic.Identity{RoCEv1GIDs: roceV1}})
 			client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 			_, at := server.listen(rdmacm.PSTCP, verbs.RC, addr)
 			if a := at.Addr(); a.IsUnspecified() || a.IsLoopback() {

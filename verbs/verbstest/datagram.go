@@ -28,7 +28,7 @@ func (x *Endpoint) AH(to verbs.GID) *verbs.AH {
 		x.t.Fatalf("verbstest: GIDs: %v", err)
 	}
 	for _, e := range gids {
-		if e.GID != x.Info.GID {
+		if e.GID != x.Info.GID || e.RoCEv1 {
 			continue
 		}
 		a, err := x.PD.CreateAH(context.Background(), verbs.AHAttr{GRH: verbs.GlobalRoute{DGID: to, SGIDIndex: uint8(e.Index), HopLimit: 64}})

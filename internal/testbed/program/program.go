@@ -139,7 +139,7 @@ func (s *session) hello(w request) (string, error) {
 	}
 	for _, g := range gids {
 		a := g.GID.Addr()
-		if a.Is4() == peer.Is4() && !a.IsLinkLocalUnicast() && g.VLAN == 0 {
+		if a.Is4() == peer.Is4() && !a.IsLinkLocalUnicast() && g.VLAN == 0 && !g.RoCEv1 {
 			s.gid = g.Index
 			return a.String(), nil
 		}
