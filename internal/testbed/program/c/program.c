@@ -55,7 +55,7 @@ const char *text(int i)
 	return i < num_words ? word[i] : "-";
 }
 
-/* find_gid returns the first GID of the peer's address family. */
+/* find_gid returns the first RoCE v2 GID of the peer's address family. */
 static int find_gid(const char *peer, union ibv_gid *gid)
 {
 	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
@@ -64,8 +64,11 @@ static int find_gid(const char *peer, union ibv_gid *gid)
 	for (int i = gid_index < 0 ? 0 : gid_index; !ibv_query_gid(ctx, 1, i, gid); i++) {
 		int is4 = !memcmp(gid->raw, mapped, sizeof(mapped));
 		int local = gid->raw[0] == 0xfe && gid->raw[1] == 0x80;
+		struct ibv_gid_entry e;
 
-		if (gid_index >= 0 || (want4 ? is4 : !is4 && !local && gid->raw[0])) {
+		if (gid_index >= 0 ||
+		    ((want4 ? is4 : !is4 && !local && gid->raw[0]) &&
+		     !ibv_query_gid_ex(ctx, 1, i, &e, 0) && e.gid_type == IBV_GID_TYPE_ROCE_V2)) {
 			gid_index = i;
 			return 0;
 		}
