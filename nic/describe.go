@@ -124,7 +124,7 @@ func (s *description) start() {
 	port := d.QueryPort()
 	s.snapshot = Snapshot{
 		Name: d.name, GUID: d.guid, Netdev: d.iface.Name(), PortState: port.State, ActiveMTU: port.ActiveMTU,
-		GIDs: d.GIDs(), PKeys: d.PKeys(), Counters: d.Counters(), Faults: d.faultInfos(),
+		GIDs: d.GIDs(), PKeys: d.PKeys(), Counters: d.Counters(), Faults: d.faultInfos(), Identity: d.identity,
 	}
 	if d.linkName != nil {
 		s.snapshot.Link = d.linkName()

@@ -33,6 +33,7 @@ type Snapshot struct {
 	Faults    []FaultInfo   `json:"faults"` // the rules of the fault program, in order
 	LinkError string        `json:"link_error,omitempty"`
 	Counters  Counters      `json:"counters"`
+	Identity  Identity      `json:"-"`
 }
 
 // An Owner is the client that an object belongs to.

@@ -76,15 +76,20 @@ func WidthOf(n int) (Width, bool) {
 
 // PortRate returns the rate of a port as Linux shows it, such as "100 Gb/sec (4X EDR)".
 func PortRate(s Speed, w Width) string {
-	rate := 0
-	for _, v := range speeds {
-		if v.speed == s {
-			rate = v.rate * w.Lanes()
-		}
-	}
+	rate := BitRate(s, w) / 1e8
 	text := fmt.Sprint(rate / 10)
 	if rate%10 != 0 {
 		text += fmt.Sprintf(".%d", rate%10)
 	}
 	return fmt.Sprintf("%s Gb/sec (%dX %v)", text, w.Lanes(), s)
+}
+
+// BitRate returns the rate of a port in bits per second.
+func BitRate(s Speed, w Width) int {
+	for _, v := range speeds {
+		if v.speed == s {
+			return v.rate * w.Lanes() * 1e8
+		}
+	}
+	return 0
 }

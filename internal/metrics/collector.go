@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
@@ -52,8 +53,8 @@ var (
 	naks      = prometheus.NewDesc("softroce_naks_total", "NAKs by code; RNR NAKs have their own counters.", portWith("direction", "code"), nil)
 	qps       = prometheus.NewDesc("softroce_qps", "Queue pairs by state.", portWith("state"), nil)
 	objects   = prometheus.NewDesc("softroce_objects", "Objects that clients hold.", portWith("kind"), nil)
-	matched   = prometheus.NewDesc("softroce_fault_matched_total", "Packets that met the conditions of a fault rule.", portWith("line", "rule"), nil)
-	acted     = prometheus.NewDesc("softroce_fault_acted_total", "Packets that a fault rule acted on.", portWith("line", "rule"), nil)
+	matched   = prometheus.NewDesc("softroce_fault_matched_total", "Packets, verbs or work requests that met the conditions of a fault rule.", portWith("id", "line", "rule"), nil)
+	acted     = prometheus.NewDesc("softroce_fault_acted_total", "Packets, verbs or work requests that a fault rule acted on.", portWith("id", "line", "rule"), nil)
 	memory    = prometheus.NewDesc("softroce_registered_bytes", "Bytes of registered memory.", port, nil)
 	regions   = prometheus.NewDesc("softroce_memory_regions", "Memory regions by how their memory is accessed, and why it is not mapped.", portWith("backing", "unshared"), nil)
 	rings     = prometheus.NewDesc("softroce_ring_bytes", "Bytes of rings shared with clients.", port, nil)
@@ -82,12 +83,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(buildInfo, prometheus.GaugeValue, 1, c.version)
 	for _, d := range c.source.Devices() {
 		m := sample{ch, d.Name}
-		ch <- prometheus.MustNewConstMetric(info, prometheus.GaugeValue, 1, d.Name, "softroce", c.version, "softroce")
+		ch <- prometheus.MustNewConstMetric(info, prometheus.GaugeValue, 1, d.Name,
+			cmp.Or(d.Identity.BoardID, "softroce"), cmp.Or(d.Identity.FWVer, c.version), cmp.Or(d.Identity.HCAType, "softroce"))
 		c.collectCounters(m, &d.Counters)
 		for _, f := range d.Faults {
-			line := strconv.Itoa(f.Line)
-			m.count(matched, f.Matched, line, f.Rule)
-			m.count(acted, f.Acted, line, f.Rule)
+			id, line := strconv.Itoa(f.ID), strconv.Itoa(f.Line)
+			m.count(matched, f.Matched, id, line, f.Rule)
+			m.count(acted, f.Acted, id, line, f.Rule)
 		}
 		collectState(m, &d)
 	}
@@ -134,9 +136,6 @@ func (c *collector) collectCounters(m sample, n *nic.Counters) {
 // qpStates are reported even if no QP is in them.
 var qpStates = []string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
 
-// portRate is the rate that the port reports, 4 lanes of 25 Gb/s, in bytes per second.
-const portRate = 100e9 / 8
-
 func collectState(m sample, d *nic.Snapshot) {
 	m.gauge(stateID, float64(d.PortState))
 	phys := ib.PhysLinkUp
@@ -144,7 +143,7 @@ func collectState(m sample, d *nic.Snapshot) {
 		phys = ib.PhysDisabled
 	}
 	m.gauge(physID, float64(phys))
-	m.gauge(rate, portRate)
+	m.gauge(rate, float64(ib.BitRate(d.Identity.ActiveSpeed, d.Identity.ActiveWidth))/8)
 	in := map[string]int{}
 	for _, q := range d.QPs {
 		in[q.State]++

@@ -25,7 +25,8 @@ func (source) Devices() []nic.Snapshot {
 		Contexts: []nic.ContextInfo{{PDs: 2, RegisteredBytes: 4096, RingBytes: 512}},
 		QPs:      []nic.QPInfo{{State: "RTS"}, {State: "RTS"}, {State: "ERR"}},
 		MRs:      []nic.MRInfo{{Backing: "process", Unshared: "threads"}}, CQs: []nic.CQInfo{{}}, SRQs: []nic.SRQInfo{{}, {}},
-		Faults: []nic.FaultInfo{{Line: 2, Rule: "drop nth 3", Matched: 9, Acted: 1}},
+		Faults:   []nic.FaultInfo{{ID: 1, Line: 2, Rule: "drop nth 3", Matched: 9, Acted: 1}, {ID: 5, Line: 2, Rule: "drop nth 3", Matched: 8}},
+		Identity: nic.Identity{BoardID: "MT_0000000838", FWVer: "28.39.1002", HCAType: "MT4129", ActiveSpeed: ib.SpeedNDR, ActiveWidth: ib.Width4X},
 	}
 	c := &s.Counters
 	c.LocalACKTimeout, c.RNRSent, c.Retransmitted = 3, 4, 5
@@ -46,7 +47,8 @@ func TestHandlerExportsAllMetrics(t *testing.T) {
 	text := w.Body.String()
 	for _, want := range []string{
 		`softroce_build_info{version="1.2"} 1`,
-		`node_infiniband_info{board_id="softroce",device="nic0",firmware_version="1.2",hca_type="softroce"} 1`,
+		`node_infiniband_info{board_id="MT_0000000838",device="nic0",firmware_version="28.39.1002",hca_type="MT4129"} 1`,
+		`node_infiniband_rate_bytes_per_second{device="nic0",port="1"} 5e+10`,
 		`node_infiniband_state_id{device="nic0",port="1"} 4`,
 		`node_infiniband_physical_state_id{device="nic0",port="1"} 5`,
 		`node_infiniband_port_data_transmitted_bytes_total{device="nic0",port="1"} 1000`,
@@ -64,8 +66,9 @@ func TestHandlerExportsAllMetrics(t *testing.T) {
 		`softroce_qps{device="nic0",port="1",state="INIT"} 0`,
 		`softroce_objects{device="nic0",kind="pd",port="1"} 2`,
 		`softroce_objects{device="nic0",kind="srq",port="1"} 2`,
-		`softroce_fault_matched_total{device="nic0",line="2",port="1",rule="drop nth 3"} 9`,
-		`softroce_fault_acted_total{device="nic0",line="2",port="1",rule="drop nth 3"} 1`,
+		`softroce_fault_matched_total{device="nic0",id="1",line="2",port="1",rule="drop nth 3"} 9`,
+		`softroce_fault_acted_total{device="nic0",id="1",line="2",port="1",rule="drop nth 3"} 1`,
+		`softroce_fault_matched_total{device="nic0",id="5",line="2",port="1",rule="drop nth 3"} 8`,
 		`softroce_registered_bytes{device="nic0",port="1"} 4096`,
 		`softroce_memory_regions{backing="process",device="nic0",port="1",unshared="threads"} 1`,
 		`softroce_ring_bytes{device="nic0",port="1"} 512`,
