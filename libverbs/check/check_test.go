@@ -18,9 +18,12 @@ import (
 	"time"
 
 	"softroce/attach"
+	"softroce/internal/control"
 	"softroce/internal/fabrictest"
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/verbs/verbstest"
+	"softroce/wire/fault"
 )
 
 // A build is the libraries, built once, and the programs that use them.
@@ -370,5 +373,51 @@ func TestForkedChildrenOfThreadsDoNotHang(t *testing.T) {
 	out, err := plain.command(t, programLimit, verbstest.New(t).Socket(), plain.compile(t, "fork")).CombinedOutput()
 	if err != nil {
 		t.Errorf("fork: %v\n%s", err, out)
+	}
+}
+
+// Every verb fails as its rule says, every error of a completion and every event arrives, and what
+// is not hit by a rule works.
+func TestProgramSeesFaults(t *testing.T) {
+	f := verbstest.New(t)
+	c, err := control.Dial(t.Context(), f.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	rule, requests := 0, 0
+	left := slices.Clone(fault.VerbNames)
+	stderr, err := converse(t, command(t, f.Socket(), compile(t, "faults")), func(line string) {
+		requests++
+		left = slices.DeleteFunc(left, func(verb string) bool { return line == "fail "+verb+" EXDEV" })
+		var event, number uint32
+		if n, _ := fmt.Sscanf(line, "fire %d %d", &event, &number); n == 2 {
+			if err := c.FireEvent(t.Context(), "nic0", ib.EventType(event), number); err != nil {
+				t.Errorf("%s: %v", line, err)
+			}
+			return
+		}
+		if rule > 0 {
+			if err := c.RemoveFault(t.Context(), rule); err != nil {
+				t.Error(err)
+			}
+		}
+		first, last, err := c.AddFaults(t.Context(), line)
+		if err != nil || last > first {
+			t.Errorf("%s: rules %d to %d, %v", line, first, last, err)
+		}
+		if rule = first; last < first {
+			rule = 0
+		}
+	})
+	if err != nil || requests < 100 {
+		t.Errorf("%v after %d requests\n%s", err, requests, stderr)
+	}
+	// The library carries out destroy_ah later, or not at all. The others return no error, or need
+	// a connection: package attach lets each request fail.
+	want := []string{"destroy_ah", "rdma_destroy_event_channel", "rdma_destroy_id", "rdma_migrate_id", "rdma_resolve_route",
+		"rdma_connect", "rdma_accept", "rdma_reject", "rdma_establish", "rdma_disconnect", "rdma_notify", "rdma_join_multicast", "rdma_leave_multicast"}
+	if !slices.Equal(left, want) {
+		t.Errorf("the program does not let %v fail, want %v", left, want)
 	}
 }

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * What a program sees of faults: verbs that fail, work requests that complete with an error, and
+ * asynchronous events. A line on standard output is a request to the test, which answers with an
+ * empty line: a fault program to set, or "fire" with an event and the number of its object.
+ */
+#include "setup.h"
+
+#include <fcntl.h>
+#include <rdma/rdma_cma.h>
+#include <stdarg.h>
+
+static struct setup s;
+
+__attribute__((format(printf, 1, 2))) static void request(const char *format, ...)
+{
+	char line[8];
+	va_list args;
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	printf("\n");
+	fflush(stdout);
+	REQUIRE(fgets(line, sizeof line, stdin));
+}
+
+/* Checks a call of a verb while a rule lets it fail with EXDEV, which no verb fails with else. */
+#define FAILING(verb, check)                                                                       \
+	do {                                                                                       \
+		request("fail " verb " EXDEV");                                                    \
+		check;                                                                             \
+		request("# no rule");                                                              \
+	} while (0)
+
+static void device_verbs(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_device_attr device;
+	struct ibv_port_attr port;
+	union ibv_gid gid;
+	__be16 pkey;
+	REQUIRE(list && list[0]);
+	FAILING("open_device", FAILS(EXDEV, !ibv_open_device(list[0])));
+	ibv_free_device_list(list);
+	FAILING("query_device", RETURNS(EXDEV, ibv_query_device(s.context, &device)));
+	FAILING("query_port", RETURNS(EXDEV, ibv_query_port(s.context, 1, &port)));
+	FAILING("query_gid", FAILS(EXDEV, ibv_query_gid(s.context, 1, 1, &gid) == -1));
+	FAILING("query_pkey", FAILS(EXDEV, ibv_query_pkey(s.context, 1, 0, &pkey) == -1));
+}
+
+static void memory_verbs(void)
+{
+	struct ibv_pd *pd;
+	struct ibv_mr *mr;
+	struct ibv_mw *mw;
+	struct ibv_dm *dm;
+	struct ibv_alloc_dm_attr dm_attr = {.length = 64};
+	FAILING("alloc_pd", FAILS(EXDEV, !ibv_alloc_pd(s.context)));
+	REQUIRE((pd = ibv_alloc_pd(s.context)));
+	FAILING("reg_mr", FAILS(EXDEV, !ibv_reg_mr(pd, s.buf, sizeof s.buf, ALL_ACCESS)));
+	REQUIRE((mr = ibv_reg_mr(pd, s.buf, sizeof s.buf, ALL_ACCESS)));
+	FAILING("rereg_mr", FAILS(EXDEV, ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0,
+						      IBV_ACCESS_LOCAL_WRITE)));
+	FAILING("dereg_mr", RETURNS(EXDEV, ibv_dereg_mr(mr)));
+	RETURNS(0, ibv_dereg_mr(mr));
+	FAILING("alloc_mw", FAILS(EXDEV, !ibv_alloc_mw(pd, IBV_MW_TYPE_1)));
+	REQUIRE((mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1)));
+	FAILING("dealloc_mw", RETURNS(EXDEV, ibv_dealloc_mw(mw)));
+	RETURNS(0, ibv_dealloc_mw(mw));
+	FAILING("alloc_dm", FAILS(EXDEV, !ibv_alloc_dm(s.context, &dm_attr)));
+	REQUIRE((dm = ibv_alloc_dm(s.context, &dm_attr)));
+	FAILING("free_dm", RETURNS(EXDEV, ibv_free_dm(dm)));
+	RETURNS(0, ibv_free_dm(dm));
+	FAILING("dealloc_pd", RETURNS(EXDEV, ibv_dealloc_pd(pd)));
+	RETURNS(0, ibv_dealloc_pd(pd));
+}
+
+static void queue_verbs(void)
+{
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	struct ibv_srq *srq;
+	struct ibv_srq_init_attr srq_init = {.attr = {.max_wr = 4, .max_sge = 1}};
+	struct ibv_srq_attr srq_attr = {.srq_limit = 1};
+	struct ibv_qp_init_attr init = rc_attr(&s);
+	struct ibv_qp *qp;
+	struct ibv_qp_attr attr = connected_attr(1);
+	FAILING("create_comp_channel", FAILS(EXDEV, !ibv_create_comp_channel(s.context)));
+	REQUIRE((channel = ibv_create_comp_channel(s.context)));
+	FAILING("destroy_comp_channel", RETURNS(EXDEV, ibv_destroy_comp_channel(channel)));
+	RETURNS(0, ibv_destroy_comp_channel(channel));
+	FAILING("create_cq", FAILS(EXDEV, !ibv_create_cq(s.context, 4, NULL, NULL, 0)));
+	REQUIRE((cq = ibv_create_cq(s.context, 4, NULL, NULL, 0)));
+	FAILING("resize_cq", RETURNS(EXDEV, ibv_resize_cq(cq, 16)));
+	FAILING("destroy_cq", RETURNS(EXDEV, ibv_destroy_cq(cq)));
+	RETURNS(0, ibv_destroy_cq(cq));
+	FAILING("create_srq", FAILS(EXDEV, !ibv_create_srq(s.pd, &srq_init)));
+	REQUIRE((srq = ibv_create_srq(s.pd, &srq_init)));
+	FAILING("modify_srq", RETURNS(EXDEV, ibv_modify_srq(srq, &srq_attr, IBV_SRQ_LIMIT)));
+	FAILING("query_srq", RETURNS(EXDEV, ibv_query_srq(srq, &srq_attr)));
+	FAILING("destroy_srq", RETURNS(EXDEV, ibv_destroy_srq(srq)));
+	RETURNS(0, ibv_destroy_srq(srq));
+	FAILING("create_qp", FAILS(EXDEV, !ibv_create_qp(s.pd, &init)));
+	qp = create_qp(&s);
+	FAILING("modify_qp", RETURNS(EXDEV, ibv_modify_qp(qp, &attr, INIT_MASK)));
+	RETURNS(0, ibv_modify_qp(qp, &attr, INIT_MASK));
+	FAILING("query_qp", RETURNS(EXDEV, ibv_query_qp(qp, &attr, IBV_QP_STATE, &init)));
+	FAILING("destroy_qp", RETURNS(EXDEV, ibv_destroy_qp(qp)));
+	RETURNS(0, ibv_destroy_qp(qp));
+}
+
+static void other_verbs(void)
+{
+	struct ibv_xrcd_init_attr xrcd_init = {.comp_mask = IBV_XRCD_INIT_ATTR_FD |
+							    IBV_XRCD_INIT_ATTR_OFLAGS,
+					       .fd = -1,
+					       .oflags = O_CREAT};
+	struct ibv_xrcd *xrcd;
+	struct ibv_ah_attr ah = connected_attr(1).ah_attr;
+	struct ibv_qp_init_attr init = rc_attr(&s);
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 1};
+	union ibv_gid group = {.raw = {[10] = 0xff, 0xff, 224, 0, 2, 9}};
+	FAILING("open_xrcd", FAILS(EXDEV, !ibv_open_xrcd(s.context, &xrcd_init)));
+	REQUIRE((xrcd = ibv_open_xrcd(s.context, &xrcd_init)));
+	FAILING("close_xrcd", RETURNS(EXDEV, ibv_close_xrcd(xrcd)));
+	RETURNS(0, ibv_close_xrcd(xrcd));
+	REQUIRE(!ibv_query_gid(s.context, 1, 1, &ah.grh.dgid));
+	FAILING("create_ah", FAILS(EXDEV, !ibv_create_ah(s.pd, &ah)));
+	init.qp_type = IBV_QPT_UD;
+	struct ibv_qp *qp = ibv_create_qp(s.pd, &init);
+	REQUIRE(qp && !ibv_modify_qp(qp, &attr,
+				     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+	FAILING("attach_mcast", RETURNS(EXDEV, ibv_attach_mcast(qp, &group, 0)));
+	RETURNS(0, ibv_attach_mcast(qp, &group, 0));
+	FAILING("detach_mcast", RETURNS(EXDEV, ibv_detach_mcast(qp, &group, 0)));
+	RETURNS(0, ibv_detach_mcast(qp, &group, 0));
+	RETURNS(0, ibv_destroy_qp(qp));
+}
+
+static void connection_verbs(void)
+{
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *id;
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0xc0000201)};
+	struct sockaddr *addr = (struct sockaddr *)&at;
+	uint8_t tos = 0;
+	FAILING("rdma_create_event_channel", FAILS(EXDEV, !rdma_create_event_channel()));
+	REQUIRE((channel = rdma_create_event_channel()));
+	FAILING("rdma_create_id",
+		FAILS(EXDEV, rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == -1));
+	REQUIRE(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	FAILING("rdma_set_option",
+		FAILS(EXDEV, rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos,
+					     sizeof tos) == -1));
+	FAILING("rdma_bind_addr", FAILS(EXDEV, rdma_bind_addr(id, addr) == -1));
+	RETURNS(0, rdma_bind_addr(id, addr));
+	FAILING("rdma_listen", FAILS(EXDEV, rdma_listen(id, 1) == -1));
+	RETURNS(0, rdma_listen(id, 1));
+	RETURNS(0, rdma_destroy_id(id));
+	REQUIRE(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	FAILING("rdma_resolve_addr", FAILS(EXDEV, rdma_resolve_addr(id, NULL, addr, 1000) == -1));
+	RETURNS(0, rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
+}
+
+/* Posts a work request and returns its completion, or that of its receive. */
+static struct ibv_wc complete(struct ibv_qp *qp, enum ibv_wr_opcode op)
+{
+	struct ibv_sge sge = {(uintptr_t)s.buf, 8, s.mr->lkey};
+	struct ibv_recv_wr recv = {.wr_id = 1, .sg_list = &sge, .num_sge = 1}, *bad_recv;
+	struct ibv_send_wr wr = {.wr_id = 2,
+				 .sg_list = &sge,
+				 .num_sge = 1,
+				 .opcode = op,
+				 .wr.rdma = {(uintptr_t)s.buf + 64, s.mr->rkey}},
+			   *bad;
+	struct ibv_wc wc;
+	REQUIRE(!ibv_post_recv(qp, &recv, &bad_recv) && !ibv_post_send(qp, &wr, &bad));
+	while (!ibv_poll_cq(s.cq, 1, &wc))
+		;
+	return wc;
+}
+
+/* The first completion of a new queue pair has this status, and the queue pair is in ERR. */
+static void completes(const char *opcode, enum ibv_wr_opcode op, uint64_t id, const char *name,
+		      enum ibv_wc_status status)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+	struct ibv_wc wc;
+	struct ibv_qp *qp = loopback_qp(&s);
+	request("fail completion %s vendor_err 0x1%02x opcode %s qp %u", name, status, opcode,
+		qp->qp_num);
+	wc = complete(qp, op);
+	if (wc.status != status || wc.vendor_err != 0x100u + status || wc.wr_id != id) {
+		fprintf(stderr, "%s, %s: status %d, vendor_err %#x, wr_id %d\n", opcode, name,
+			wc.status, wc.vendor_err, (int)wc.wr_id);
+		failures++;
+	}
+	CHECK(!ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) && attr.qp_state == IBV_QPS_ERR);
+	RETURNS(0, ibv_destroy_qp(qp));
+	while (ibv_poll_cq(s.cq, 1, &wc))
+		;
+}
+
+static void completions(void)
+{
+	static const struct {
+		const char *name;
+		enum ibv_wc_status status;
+		bool recv, send;
+	} table[] = {
+		{"LOC_LEN_ERR", IBV_WC_LOC_LEN_ERR, true, true},
+		{"LOC_QP_OP_ERR", IBV_WC_LOC_QP_OP_ERR, true, true},
+		{"LOC_PROT_ERR", IBV_WC_LOC_PROT_ERR, true, true},
+		{"LOC_ACCESS_ERR", IBV_WC_LOC_ACCESS_ERR, true, false},
+		{"REM_INV_REQ_ERR", IBV_WC_REM_INV_REQ_ERR, false, true},
+		{"REM_ACCESS_ERR", IBV_WC_REM_ACCESS_ERR, false, true},
+		{"REM_OP_ERR", IBV_WC_REM_OP_ERR, false, true},
+		{"RETRY_EXC_ERR", IBV_WC_RETRY_EXC_ERR, false, true},
+		{"RNR_RETRY_EXC_ERR", IBV_WC_RNR_RETRY_EXC_ERR, false, true},
+		{"REM_ABORT_ERR", IBV_WC_REM_ABORT_ERR, true, true},
+		{"FATAL_ERR", IBV_WC_FATAL_ERR, true, true},
+		{"RESP_TIMEOUT_ERR", IBV_WC_RESP_TIMEOUT_ERR, false, true},
+		{"GENERAL_ERR", IBV_WC_GENERAL_ERR, true, true},
+	};
+	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+		if (table[i].send) {
+			completes("send", IBV_WR_SEND, 2, table[i].name, table[i].status);
+			completes("rdma_write", IBV_WR_RDMA_WRITE, 2, table[i].name,
+				  table[i].status);
+		}
+		if (table[i].recv)
+			completes("recv", IBV_WR_SEND, 1, table[i].name, table[i].status);
+	}
+	completes("rdma_read", IBV_WR_RDMA_READ, 2, "BAD_RESP_ERR", IBV_WC_BAD_RESP_ERR);
+	request("# no rule");
+}
+
+static void event(enum ibv_event_type type, uint32_t number, const void *element)
+{
+	struct ibv_async_event e;
+	request("fire %d %u", type, number);
+	REQUIRE(!ibv_get_async_event(s.context, &e));
+	if (e.event_type != type || (element && e.element.qp != element)) {
+		fprintf(stderr, "%s: got %s\n", ibv_event_type_str(type),
+			ibv_event_type_str(e.event_type));
+		failures++;
+	}
+	ibv_ack_async_event(&e);
+}
+
+static void events(void)
+{
+	static const enum ibv_event_type of_nic[] = {IBV_EVENT_PORT_ERR,
+						     IBV_EVENT_PORT_ACTIVE,
+						     IBV_EVENT_LID_CHANGE,
+						     IBV_EVENT_PKEY_CHANGE,
+						     IBV_EVENT_SM_CHANGE,
+						     IBV_EVENT_CLIENT_REREGISTER,
+						     IBV_EVENT_GID_CHANGE},
+					 of_qp[] = {IBV_EVENT_COMM_EST,
+						    IBV_EVENT_SQ_DRAINED,
+						    IBV_EVENT_PATH_MIG,
+						    IBV_EVENT_PATH_MIG_ERR,
+						    IBV_EVENT_QP_LAST_WQE_REACHED,
+						    IBV_EVENT_QP_FATAL};
+	struct ibv_qp *qp = loopback_qp(&s);
+	for (size_t i = 0; i < sizeof of_nic / sizeof *of_nic; i++)
+		event(of_nic[i], 0, NULL);
+	for (size_t i = 0; i < sizeof of_qp / sizeof *of_qp; i++)
+		event(of_qp[i], qp->qp_num, qp);
+	RETURNS(0, ibv_destroy_qp(qp));
+	qp = loopback_qp(&s);
+	event(IBV_EVENT_QP_REQ_ERR, qp->qp_num, qp);
+	RETURNS(0, ibv_destroy_qp(qp));
+	qp = loopback_qp(&s);
+	event(IBV_EVENT_QP_ACCESS_ERR, qp->qp_num, qp);
+	RETURNS(0, ibv_destroy_qp(qp));
+	event(IBV_EVENT_DEVICE_FATAL, 0, NULL);
+}
+
+int main(void)
+{
+	limit_time(50);
+	setup_open(&s);
+	device_verbs();
+	memory_verbs();
+	queue_verbs();
+	other_verbs();
+	connection_verbs();
+	completions();
+	events();
+	setup_close(&s);
+	return failures > 0;
+}
