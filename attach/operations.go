@@ -178,6 +178,7 @@ var operations = map[uint16]*operation{
 	abi.OpAddFaults:    requestWithTail("add faults", false, abi.FaultsMax, (*conn).addFaults),
 	abi.OpRemoveFault:  request("remove fault", false, (*conn).removeFault),
 	abi.OpFireEvent:    request("fire event", false, (*conn).fireEvent),
+	abi.OpSetCounter:   request("set counter", false, (*conn).setCounter),
 	abi.OpOpenTree:     clientRequest("open tree", false, 0, (*conn).openTree),
 	abi.OpSnapshot:     clientRequest("snapshot", false, 0, (*conn).snapshot),
 	abi.OpStartCapture: clientRequest("start capture", false, 1, (*conn).startCapture),

@@ -11,6 +11,8 @@ import (
 	"softroce/internal/abi"
 	"softroce/internal/control"
 	"softroce/internal/ib"
+	"softroce/internal/metrics"
+	"softroce/internal/suggest"
 	"softroce/internal/sysfs"
 )
 
@@ -207,6 +209,24 @@ func (c *conn) fireEvent(v *abi.FireEventRequest, _ *control.Packet) (reply, err
 	}
 	d.engine.Do(func() { err = d.Fire(ib.EventType(v.Event), v.Number) })
 	return reply{}, err
+}
+
+// setCounter sets a counter of a NIC.
+func (c *conn) setCounter(v *abi.SetCounterRequest, _ *control.Packet) (reply, error) {
+	d, err := c.operated(v.Device[:], "setting a counter")
+	if err != nil {
+		return reply{}, err
+	}
+	name := abi.Text(v.Counter[:])
+	k := metrics.Find(name)
+	if k == nil {
+		return reply{}, errorf(syscall.EINVAL, "%q is not a counter%s", name, suggest.Word(name, metrics.Names()))
+	}
+	d.engine.Do(func() {
+		n := d.Counters()
+		d.ShiftCounter(name, v.Value-k.Value(&n))
+	})
+	return reply{}, nil
 }
 
 // setPKeys does the job of a subnet manager.

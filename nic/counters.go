@@ -1,6 +1,8 @@
 package nic
 
 import (
+	"maps"
+
 	"softroce/transport"
 	"softroce/wire"
 )
@@ -11,6 +13,19 @@ type Counters struct {
 	Link       wire.LinkCounters // of the link itself, if it counts
 	TxStalled  uint64            // frames discarded because the link accepted nothing for too long
 	LinkDowned uint64            // how often the port went down
+
+	// Shift is what ShiftCounter has added to values, by the names of internal/metrics.
+	Shift map[string]uint64 `json:"-"`
+}
+
+// ShiftCounter adds a number, which may be the complement of one, to the value of a counter.
+func (d *Device) ShiftCounter(name string, by uint64) {
+	shift := maps.Clone(d.counterShift) // others have the old one
+	if shift == nil {
+		shift = map[string]uint64{}
+	}
+	shift[name] += by
+	d.counterShift = shift
 }
 
 // A Drop is a reason why packets were dropped, and their number.
@@ -21,7 +36,7 @@ type Drop struct {
 
 // Counters returns the current values.
 func (d *Device) Counters() Counters {
-	c := Counters{Counters: d.counters, TxStalled: d.tx.discarded, LinkDowned: d.linkDowned}
+	c := Counters{Counters: d.counters, TxStalled: d.tx.discarded, LinkDowned: d.linkDowned, Shift: d.counterShift}
 	if l, ok := d.link.(wire.Counted); ok {
 		c.Link = *l.Counters()
 	}

@@ -66,10 +66,11 @@ type Device struct {
 
 	completionFaults fault.Completions
 
-	counters   transport.Counters
-	linkDowned uint64
-	badPKeys   uint32
-	linkError  error // the last error of Send or Receive
+	counters     transport.Counters
+	counterShift map[string]uint64 // see Counters
+	linkDowned   uint64
+	badPKeys     uint32
+	linkError    error // the last error of Send or Receive
 }
 
 // newID returns the number by which snapshots name a new object of a context. Unlike keys, the

@@ -40,6 +40,7 @@ type cli struct {
 	Show       showCmd       `cmd:"" help:"Show the NICs and objects of a running daemon."`
 	Link       linkCmd       `cmd:"" help:"Take the link of a NIC down and up."`
 	Fault      faultCmd      `cmd:"" help:"Make packets and verbs of a running daemon fail, and raise events."`
+	Counters   countersCmd   `cmd:"" help:"Set a counter of a NIC."`
 	PKeys      pkeysCmd      `cmd:"" name:"pkeys" help:"Set the P_Key table of a NIC."`
 	Persona    personaCmd    `cmd:"" help:"List the models that a NIC can report to be, or show one."`
 	Capture    captureCmd    `cmd:"" help:"Record the packets of a running daemon."`

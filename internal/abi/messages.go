@@ -98,6 +98,7 @@ const (
 	OpAddFaults    = 72
 	OpRemoveFault  = 73
 	OpFireEvent    = 74
+	OpSetCounter   = 75
 )
 
 // HelloRequest is the first message of a connection. The reply has the daemon's version; if the

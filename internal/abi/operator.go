@@ -61,6 +61,14 @@ type FireEventRequest struct {
 	Number uint32 // queue pair number, or ID of the CQ or SRQ in the snapshot; 0 for other events
 }
 
+// SetCounterRequest sets a counter, from which it then counts on. EINVAL if there is none of this
+// name. Needs root or the daemon's user.
+type SetCounterRequest struct {
+	Device  [NameSize]byte
+	Counter [NameSize]byte // as softroce show counters prints it
+	Value   uint64
+}
+
 // MaxPKeys is the size of the largest P_Key table.
 const MaxPKeys = 64
 

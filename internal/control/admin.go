@@ -99,6 +99,15 @@ func (c *Client) FireEvent(ctx context.Context, device string, event ib.EventTyp
 	return err
 }
 
+// SetCounter sets a counter of a device. Its errors are EINVAL, ENODEV, and EACCES as SetPKeys.
+func (c *Client) SetCounter(ctx context.Context, device, counter string, value uint64) error {
+	req := abi.SetCounterRequest{Value: value}
+	abi.PutText(req.Device[:], device)
+	abi.PutText(req.Counter[:], counter)
+	_, err := c.Call(ctx, Request{Name: "set counter", Op: abi.OpSetCounter, Body: []any{req}})
+	return err
+}
+
 // SetPKeys replaces the P_Key table of a device. Its errors are EINVAL, ENODEV, and EACCES for
 // users other than root and the daemon's.
 func (c *Client) SetPKeys(ctx context.Context, device string, keys []uint16) error {

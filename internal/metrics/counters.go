@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"fmt"
+	"slices"
 
 	"softroce/nic"
 	"softroce/packet"
@@ -11,10 +12,30 @@ import (
 
 // A Counter is a monotonic counter of a NIC.
 type Counter struct {
-	Name  string // the name in sysfs; that of mlx5's hw_counters if it has such a counter
-	Prom  string // the name in Prometheus
-	Help  string
-	Value func(*nic.Counters) uint64
+	Name string // the name in sysfs; that of mlx5's hw_counters if it has such a counter
+	Prom string // the name in Prometheus
+	Help string
+	read func(*nic.Counters) uint64
+}
+
+// Value returns the value: what was counted, from what it was set to.
+func (k *Counter) Value(c *nic.Counters) uint64 { return k.read(c) + c.Shift[k.Name] }
+
+// Find returns the counter of a name, or nil.
+func Find(name string) *Counter {
+	i := slices.IndexFunc(Counters, func(k Counter) bool { return k.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &Counters[i]
+}
+
+// Names returns the names of the counters.
+func Names() (l []string) {
+	for _, k := range Counters {
+		l = append(l, k.Name)
+	}
+	return l
 }
 
 // Counters are the counters without labels, in the order of display.

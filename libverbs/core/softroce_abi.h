@@ -266,6 +266,7 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_ADD_FAULTS 72
 #define SOFTROCE_OP_REMOVE_FAULT 73
 #define SOFTROCE_OP_FIRE_EVENT 74
+#define SOFTROCE_OP_SET_COUNTER 75
 
 /*
  * struct softroce_hello_request is the first message of a connection. The reply has the
@@ -989,6 +990,17 @@ struct softroce_fire_event_request {
 	uint32_t number; /* queue pair number, or ID of the CQ or SRQ in the snapshot; 0 for other events */
 };
 _Static_assert(sizeof(struct softroce_fire_event_request) == 72, "layout");
+
+/*
+ * struct softroce_set_counter_request sets a counter, from which it then counts on.
+ * EINVAL if there is none of this name. Needs root or the daemon's user.
+ */
+struct softroce_set_counter_request {
+	uint8_t device[64];
+	uint8_t counter[64]; /* as softroce show counters prints it */
+	uint64_t value;
+};
+_Static_assert(sizeof(struct softroce_set_counter_request) == 136, "layout");
 
 /*
  * SOFTROCE_MAX_PKEYS is the size of the largest P_Key table.
