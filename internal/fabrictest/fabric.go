@@ -231,9 +231,12 @@ func (f *Fabric) SetFaults(nic int, program string) error {
 	f.Faults[nic].SetProgram(p)
 	d := f.Devices[nic]
 	f.verbs.SetProgram(d.Name(), p)
-	f.Engines[nic%len(f.Engines)].Do(func() { d.SetFaults(p) })
+	f.Do(nic, func() { d.SetFaults(p) })
 	return nil
 }
+
+// Do runs a function on the engine of a NIC, counted from 0.
+func (f *Fabric) Do(nic int, fn func()) { f.Engines[nic%len(f.Engines)].Do(fn) }
 
 // Close stops the server and the NICs. A client sees what it would see if its daemon ended.
 func (f *Fabric) Close() {

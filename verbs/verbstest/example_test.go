@@ -1,6 +1,7 @@
 package verbstest_test
 
 import (
+	"context"
 	"fmt"
 	"log"
 
@@ -30,6 +31,28 @@ func ExampleWithFaults() {
 	x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, size)})
 	fmt.Println(y.Completion().ByteLen, "bytes")
 	// Output: 20000 bytes
+}
+
+// A work request can fail, with any error, and an event arrive, at any moment of a test.
+func ExampleFabric_Fire() {
+	fabric, err := verbstest.NewFabric()
+	check(err)
+	defer fabric.Close()
+	x, _ := fabric.Connected(verbstest.EndpointConfig{})
+
+	fabric.SetFaults(0, "fail completion RETRY_EXC_ERR vendor_err 0x81 opcode send nth 1")
+	x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 100)})
+	wc := x.Failure(verbs.WCRetryExcErr)
+	fmt.Printf("%v, vendor error %#x\n", wc.Status, wc.VendorErr)
+
+	nic := fabric.Open(0)
+	fabric.Fire(0, verbs.EventClientReregister, 0)
+	event, err := nic.AsyncEvent(context.Background())
+	check(err)
+	fmt.Println(event.EventType)
+	// Output:
+	// transport retry counter exceeded, vendor error 0x81
+	// CLIENT_REREGISTER
 }
 
 // A Recorder holds the packets of a link. Matches select those that a test makes claims about.

@@ -19,6 +19,7 @@ import (
 
 	"softroce/attach"
 	"softroce/internal/fabrictest"
+	"softroce/internal/ib"
 	"softroce/verbs"
 	"softroce/wire"
 )
@@ -181,7 +182,19 @@ func (f *Fabric) SetFaults(nic int, program string) {
 // it is down, no packet leaves or reaches it.
 func (f *Fabric) SetLink(nic int, up bool) {
 	f.t.Helper()
-	f.fabric.Engines[nic].Do(func() { f.fabric.Devices[nic].SetLink(up) })
+	f.fabric.Do(nic, func() { f.fabric.Devices[nic].SetLink(up) })
+}
+
+// Fire raises an asynchronous event of a NIC, counted from 0, with what belongs to it: a queue pair
+// that is in error stops. number is the number of the queue pair that the event is about, and 0 for
+// an event of the port or the device. The test fails if there is none.
+func (f *Fabric) Fire(nic int, event verbs.EventType, number uint32) {
+	f.t.Helper()
+	var err error
+	f.fabric.Do(nic, func() { err = f.fabric.Devices[nic].Fire(ib.EventType(event), number) })
+	if err != nil {
+		f.t.Fatalf("verbstest: %v", err)
+	}
 }
 
 // Close stops the server and the NICs before the test ends: what a client sees when its daemon

@@ -92,3 +92,21 @@ func TestLeakFailsTheTest(t *testing.T) {
 		t.Error("a test that leaves a socket open passed")
 	}
 }
+
+// Both NICs of a fabric have one engine, or one each.
+func TestLinksAndEventsOfEachNIC(t *testing.T) {
+	for engines := range 2 {
+		f := verbstest.New(t, verbstest.WithEngines(1+engines))
+		for nic := range 2 {
+			c := f.Open(nic)
+			f.SetLink(nic, false)
+			f.SetLink(nic, true)
+			f.Fire(nic, verbs.EventGIDChange, 0)
+			for _, want := range []verbs.EventType{verbs.EventPortErr, verbs.EventPortActive, verbs.EventGIDChange} {
+				if e, err := c.AsyncEvent(t.Context()); err != nil || e.EventType != want {
+					t.Errorf("%d engines, NIC %d: %v, %v, want %v", 1+engines, nic, e.EventType, err, want)
+				}
+			}
+		}
+	}
+}
