@@ -30,6 +30,7 @@ type clientServer struct {
 	want           string // regular expression for the client's output
 	needs          int
 	closeError     string // error that an end may print and return after a successful exchange
+	listensLate    bool   // the server announces its port for rdma_cm before it listens
 }
 
 const (
@@ -64,7 +65,7 @@ func libfabric(provider, endpoints, want, closeError string, where int) clientSe
 
 var clientServers = []clientServer{
 	{
-		name: "qperf", server: "qperf -lp {port}", needs: netdevLink, want: `(?s)rc_lat:.*ver_rc_fetch_add:.*msg_rate.*rc_bi_bw:.*bw`,
+		name: "qperf", listensLate: true, server: "qperf -lp {port}", needs: netdevLink, want: `(?s)rc_lat:.*ver_rc_fetch_add:.*msg_rate.*rc_bi_bw:.*bw`,
 		client: "qperf -lp {port} {host} -cm 1 -t 1 rc_lat rc_rdma_read_lat rc_rdma_write_poll_lat ver_rc_compare_swap ver_rc_fetch_add -m 1k rc_bi_bw quit",
 	},
 	libfabric("verbs", "msg", fiLast, "", netdevLink),
@@ -183,7 +184,15 @@ func (p clientServer) run(t *testing.T, client, server harness.Endpoint) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), harness.ProgramLimit, fmt.Errorf("not done within %v", harness.ProgramLimit))
 	defer cancel()
 	port := harness.FreePort()
-	serverJob := server.Start(ctx, t, expand(p.server, server, server, port))
+	var env []string
+	if p.listensLate {
+		library, err := harness.ListenEarlyLibrary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		env = append(env, "LD_PRELOAD="+library)
+	}
+	serverJob := server.Start(ctx, t, expand(p.server, server, server, port), env...)
 	if err := server.WaitListening(ctx, serverJob, port); err != nil {
 		cancel()
 		out, status := serverJob.Wait()

@@ -155,14 +155,24 @@ func hostNamePrefix(script, address string) string {
 
 // buildPerftestLibrary builds the library that is preloaded into the programs of perftest.
 var buildPerftestLibrary = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(workDir, "perftest.so")
-	out, err := exec.Command("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC",
-		"-o", path, "perftest/clock.c", "perftest/listenwait.c").CombinedOutput()
+	return buildPreloaded("perftest.so", "perftest/clock.c", "perftest/listenwait.c")
+})
+
+// ListenEarlyLibrary builds the library that is preloaded into servers which announce their port
+// before they listen.
+var ListenEarlyLibrary = sync.OnceValues(func() (string, error) {
+	return buildPreloaded("listenearly.so", "testdata/listenearly.c")
+})
+
+// buildPreloaded builds a library that is preloaded into programs, and returns its path.
+func buildPreloaded(name string, files ...string) (string, error) {
+	path := filepath.Join(workDir, name)
+	out, err := exec.Command("gcc", append([]string{"-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-o", path}, files...)...).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("e2e/perftest: %w: %s", err, out)
+		return "", fmt.Errorf("%s: %w: %s", name, err, out)
 	}
 	return path, nil
-})
+}
 
 // gidIndices are the GID indices of softroce's NICs: after the link-local GID come the IPv4
 // addresses, then the other IPv6 ones.
