@@ -3,7 +3,6 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"reflect"
@@ -16,6 +15,7 @@ import (
 
 	"softroce/attach"
 	"softroce/internal/nicspec"
+	"softroce/internal/yamlfile"
 )
 
 // file is the layout of the configuration file: YAML whose keys are the names of the flags. Unknown
@@ -54,7 +54,7 @@ func ReadConfig(path string) (Config, error) {
 	}
 	defer r.Close()
 	var f file
-	if err := yaml.NewDecoder(r, yaml.Strict()).Decode(&f); err != nil && !errors.Is(err, io.EOF) {
+	if err := yamlfile.Decode(r, &f); err != nil {
 		return Config{}, describe(name, err)
 	}
 	c := Config{

@@ -19,6 +19,7 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/internal/suggest"
+	"softroce/internal/yamlfile"
 	"softroce/nic"
 )
 
@@ -130,7 +131,7 @@ type pci struct {
 // Parse parses a persona. An error says what is wrong with it, and on which line if the YAML is.
 func Parse(text []byte) (*Persona, error) {
 	var f file
-	if err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&f); err != nil && !errors.Is(err, io.EOF) {
+	if err := yamlfile.Decode(bytes.NewReader(text), &f); err != nil {
 		return nil, describe(err)
 	}
 	p := &Persona{Identity: nic.Identity{
