@@ -52,6 +52,31 @@ func TestRsocketsWithSanitizers(t *testing.T) {
 	t.Run("veth", func(t *testing.T) { runCMExchanges(t, with(x), with(y), datagrams) })
 }
 
+// TestRsocketsWithLostConnectionMessages loses the first of each message of the connection manager.
+// An accepted socket sends nothing before its peer has received the reply: the peer's queue pair
+// would discard it, and retries run out sooner than the reply is sent again.
+func TestRsocketsWithLostConnectionMessages(t *testing.T) {
+	harness.NeedRoot(t, "network namespaces")
+	harness.LocalPrograms.Acquire(t)
+	for _, message := range []string{"req", "rep", "rtu", "dreq", "drep"} {
+		t.Run(message, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "lost.fault")
+			if err := os.WriteFile(file, []byte("drop receive cm "+message+" count 1\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			ns := harness.Namespace(t, message)
+			socket := harness.DaemonIn(t, ns, append(harness.Judged(t, 1, 6), "--fault", file)...)
+			client, server := harness.FabricEndpoints(ns, socket)
+			c := cmExchange{server: "rstream -b SELF -T v -C 3 -I 2", client: "rstream -s PEER -T v -C 3 -I 2", want: "custom"}
+			c.run(t, server, client, false)
+			if dropped, _ := faultCounts(t, socket); dropped == 0 {
+				t.Error("no message was dropped")
+			}
+		})
+	}
+}
+
 // TestRsocketShutdownFollowsAcknowledgedData verifies that shutdown sends its control message after
 // all data before it has been acknowledged.
 func TestRsocketShutdownFollowsAcknowledgedData(t *testing.T) {

@@ -115,7 +115,7 @@ static ssize_t do_recv(struct rs *s, const struct iovec *v, size_t count, int fl
 	do {
 		rs_process_cq(s);
 		while (!rs_can_recv(s)) {
-			if (!s->readable || s->state != RS_CONNECTED) {
+			if (!s->readable || !rs_open(s)) {
 				int error = got ? 0 : rs_take_error(s);
 				return error ? rs_fail(error) : (ssize_t)got;
 			}
@@ -147,7 +147,7 @@ static ssize_t send_buf(struct rs *s, const uint8_t *buf, size_t len, int flags,
 {
 	size_t sent = 0;
 	while (sent < len) {
-		if (!s->writable || s->state != RS_CONNECTED)
+		if (!s->writable || !rs_open(s))
 			return sent ? (ssize_t)sent : rs_fail(send_error(s));
 		if (!rs_can_send(s)) {
 			int error = wait_or_eagain(s, flags, deadline);

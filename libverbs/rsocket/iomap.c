@@ -24,7 +24,7 @@ static int free_index(const struct rs *s)
 
 static off_t map_region(struct rs *s, void *buf, size_t len, int prot, off_t offset)
 {
-	if (s->state != RS_CONNECTED || !s->id->pd)
+	if (!rs_open(s) || !s->id->pd)
 		return rs_fail(ENOTCONN);
 	if (!len || len > UINT32_MAX)
 		return rs_fail(EINVAL);
@@ -119,13 +119,13 @@ static size_t write_offset(struct rs *s, const uint8_t *buf, size_t count, uint6
 	struct rs_iomap m;
 	rs_process_cq(s);
 	while (done < count) {
-		if (s->state != RS_CONNECTED)
+		if (!rs_open(s))
 			return done ? done : (size_t)rs_fail(s->error ? s->error : ECONNRESET);
 		if (!s->writable)
 			return done ? done : (size_t)rs_fail(EPIPE);
 		if (!find_map(s, offset + done, &m))
 			return done ? done : (size_t)rs_fail(EINVAL);
-		if (s->sqe_avail == 0 || s->sbuf_bytes_avail == 0) {
+		if (s->state == RS_ACCEPTING || s->sqe_avail == 0 || s->sbuf_bytes_avail == 0) {
 			int error = rs_would_block(s, flags) ? EAGAIN : rs_wait(s, -1);
 			if (error)
 				return done ? done : (size_t)rs_fail(error);

@@ -84,6 +84,7 @@ enum rs_state {
 	RS_RESOLVING_ADDR,
 	RS_RESOLVING_ROUTE,
 	RS_CONNECTING,
+	RS_ACCEPTING, /* accepted; the peer may not have received the reply yet */
 	RS_CONNECTED,
 	RS_DISCONNECTED,
 	RS_FAILED,
@@ -194,6 +195,12 @@ static inline int rs_fail(int error)
 static inline bool rs_connecting(const struct rs *s)
 {
 	return s->state >= RS_RESOLVING_ADDR && s->state <= RS_CONNECTING;
+}
+
+/* The queue pair of the socket can send, although the peer's may not receive yet. */
+static inline bool rs_open(const struct rs *s)
+{
+	return s->state == RS_ACCEPTING || s->state == RS_CONNECTED;
 }
 
 static inline bool rs_would_block(const struct rs *s, int flags)

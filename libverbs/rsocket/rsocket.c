@@ -140,7 +140,7 @@ static int do_connect(struct rs *s, const struct sockaddr *addr)
 	if (s->ds)
 		return ds_connect(s, addr);
 	rs_process_cm_events(s);
-	if (s->state == RS_CONNECTED)
+	if (rs_open(s))
 		return EISCONN;
 	if (rs_connecting(s))
 		return EALREADY;
@@ -184,13 +184,25 @@ static void drain(struct rs *s, int64_t deadline)
 	}
 }
 
+/* Waits until the peer has received the reply to its connection request. */
+static void finish_accepting(struct rs *s, int64_t deadline)
+{
+	while (s->state == RS_ACCEPTING && rs_now() < deadline) {
+		int error = rs_wait(s, (int)(deadline - rs_now()));
+		if (error && error != EINTR)
+			return;
+	}
+}
+
 static int do_shutdown(struct rs *s, int how)
 {
 	if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR)
 		return EINVAL;
 	if (s->ds)
 		return s->ds->conn_dest ? 0 : ENOTCONN;
+	int64_t deadline = rs_now() + drain_timeout(s);
 	rs_process_cq(s);
+	finish_accepting(s, deadline);
 	if (s->state != RS_CONNECTED)
 		return s->state == RS_DISCONNECTED || s->state == RS_FAILED ? 0 : ENOTCONN;
 	bool wrote = s->writable;
@@ -200,7 +212,6 @@ static int do_shutdown(struct rs *s, int how)
 		s->readable = false;
 	if (s->writable)
 		return 0; /* the peer continues to receive */
-	int64_t deadline = rs_now() + drain_timeout(s);
 	/*
 	 * rdma-core's library reports the disconnection to its program at once, even with data left
 	 * to read, which some programs then do not read. So the peer gets time to read before it is
@@ -234,9 +245,9 @@ SR_PUBLIC int rclose(int fd)
 	rs_lock(s);
 	if (s->ds)
 		ds_drain(s);
-	if (s->state == RS_CONNECTED)
+	if (rs_open(s))
 		do_shutdown(s, SHUT_RDWR);
-	if (s->state == RS_CONNECTED || s->state == RS_DISCONNECTED)
+	if (rs_open(s) || s->state == RS_DISCONNECTED)
 		rdma_disconnect(s->id);
 	s->state = RS_DISCONNECTED;
 	pthread_cond_broadcast(&s->cond);

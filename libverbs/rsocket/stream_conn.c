@@ -176,6 +176,8 @@ static void handle_cm_event(struct rs *s, const struct rdma_cm_event *e)
 	case RDMA_CM_EVENT_ESTABLISHED:
 		if (s->state == RS_CONNECTING)
 			handle_established(s, e);
+		else if (s->state == RS_ACCEPTING)
+			s->state = RS_CONNECTED;
 		break;
 	case RDMA_CM_EVENT_ADDR_ERROR:
 	case RDMA_CM_EVENT_ROUTE_ERROR:
@@ -192,7 +194,7 @@ static void handle_cm_event(struct rs *s, const struct rdma_cm_event *e)
 		break;
 	case RDMA_CM_EVENT_DISCONNECTED:
 		rs_process_cq(s); /* handle what arrived before */
-		if (s->state == RS_CONNECTED)
+		if (rs_open(s))
 			s->state = RS_DISCONNECTED;
 		s->readable = s->writable = false;
 		break;
@@ -294,7 +296,7 @@ static int accept_connection(struct rdma_cm_event *e, struct rs *s)
 	fill_param(s, &param, &data);
 	if (rdma_accept(s->id, &param))
 		return errno;
-	s->state = RS_CONNECTED;
+	s->state = RS_ACCEPTING;
 	s->readable = s->writable = true;
 	s->fd = s->channel->fd;
 	return rs_add(s);

@@ -83,7 +83,7 @@ int rs_post_recv(struct rs *s, int n)
 /* Has no effect after the connection has ended. */
 static void fail_connection(struct rs *s, int error)
 {
-	if (s->state != RS_CONNECTED)
+	if (!rs_open(s))
 		return;
 	s->state = RS_FAILED;
 	s->error = error;
@@ -257,6 +257,8 @@ static void handle_completion(struct rs *s, const struct ibv_wc *wc, int *receiv
 			fail_connection(s, wc->status == IBV_WC_WR_FLUSH_ERR ? ECONNRESET : EIO);
 	} else if (wc->status == IBV_WC_SUCCESS) {
 		++*receives;
+		if (s->state == RS_ACCEPTING)
+			s->state = RS_CONNECTED;
 		if (wc->wc_flags & IBV_WC_WITH_IMM)
 			handle_msg(s, be32toh(wc->imm_data), wc->byte_len);
 		else
@@ -275,6 +277,8 @@ void rs_process_stream_cq(struct rs *s)
 		return;
 	while (ibv_poll_cq(s->cq, 1, &wc) > 0)
 		handle_completion(s, &wc, &receives);
+	if (s->state == RS_ACCEPTING)
+		rs_process_cm_events(s);
 	if (s->state != RS_CONNECTED)
 		return;
 	if (rs_post_recv(s, receives))
