@@ -376,6 +376,13 @@ func TestForkedChildrenOfThreadsDoNotHang(t *testing.T) {
 	}
 }
 
+func TestForkedChildDoesNotWaitForFirstUse(t *testing.T) {
+	out, err := plain.command(t, programLimit, verbstest.New(t).Socket(), plain.compile(t, "fork_first_use")).CombinedOutput()
+	if err != nil {
+		t.Errorf("fork_first_use: %v\n%s", err, out)
+	}
+}
+
 // Every verb fails as its rule says, every error of a completion and every event arrives, and what
 // is not hit by a rule works.
 func TestProgramSeesFaults(t *testing.T) {

@@ -11,6 +11,7 @@
 #include "ibverbs/qp.h"
 #include "ibverbs/srq.h"
 
+#include "core/at_fork.h"
 #include "core/cancel.h"
 
 #include <fcntl.h>
@@ -99,15 +100,10 @@ static void after_fork_child(void)
 	after_fork_parent(); /* these locks are the forking thread's */
 }
 
-static void watch_forks(void)
-{
-	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-}
+SR_AT_FORK(before_fork, after_fork_parent, after_fork_child)
 
 static void link_context(struct sr_context *ctx)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, watch_forks);
 	pthread_mutex_lock(&contexts_lock);
 	sr_list_add(&contexts, &ctx->link);
 	pthread_mutex_unlock(&contexts_lock);

@@ -6,6 +6,8 @@
 #include "ibverbs/device.h"
 #include "ibverbs/context.h"
 
+#include "core/at_fork.h"
+
 #include <endian.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,10 +27,7 @@ static void unlock_devices(void)
 }
 
 /* A child would wait forever for a thread that it does not have. */
-static void watch_forks(void)
-{
-	pthread_atfork(lock_devices, unlock_devices, unlock_devices);
-}
+SR_AT_FORK(lock_devices, unlock_devices, unlock_devices)
 
 static struct sr_device *find_known(const struct softroce_device_entry *e)
 {
@@ -96,8 +95,6 @@ static size_t select_devices(struct sr_device **list, size_t n)
 /* Lists the daemon's devices in an array that ends with NULL. The caller frees it. */
 static int list_devices(struct sr_device ***list, int *count)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, watch_forks);
 	struct sr_conn conn;
 	int error = sr_connect(&conn);
 	if (error)

@@ -211,9 +211,10 @@ static void after_fork_child(void)
 
 /*
  * The handlers of the first registration run last before a fork, and first after it: while they
- * run, those of the program hold its locks.
+ * run, those of the program and of SR_AT_FORK hold their locks. 101 is the first priority that a
+ * program may use.
  */
-__attribute__((constructor)) static void watch_forks(void)
+__attribute__((constructor(101))) static void watch_forks(void)
 {
 	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }

@@ -4,6 +4,7 @@
  */
 #include "paths/paths.h"
 
+#include "core/at_fork.h"
 #include "core/cancel.h"
 #include "core/conn.h"
 
@@ -54,10 +55,7 @@ static void after_fork_child(void)
 	pthread_mutex_init(&tree_lock, NULL);
 }
 
-static void watch_forks(void)
-{
-	pthread_atfork(NULL, NULL, after_fork_child);
-}
+SR_AT_FORK(NULL, NULL, after_fork_child)
 
 static int request_tree(void)
 {
@@ -111,10 +109,8 @@ static void set_tree(int fd)
  */
 static int get_tree(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct timespec now;
 	int saved = errno, state = sr_defer_cancel();
-	pthread_once(&once, watch_forks);
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	pthread_mutex_lock(&tree_lock);
 	if (!is_tree(tree_fd))

@@ -5,6 +5,8 @@
  */
 #include "rdmacm/rdmacm.h"
 
+#include "core/at_fork.h"
+
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,15 +24,10 @@ static void after_fork_child(void)
 	pthread_mutex_init(&devices_lock, NULL);
 }
 
-static void watch_forks(void)
-{
-	pthread_atfork(NULL, NULL, after_fork_child);
-}
+SR_AT_FORK(NULL, NULL, after_fork_child)
 
 static void lock_devices(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, watch_forks);
 	pthread_mutex_lock(&devices_lock);
 }
 

@@ -4,6 +4,7 @@
  */
 #include "rdmacm/rdmacm.h"
 
+#include "core/at_fork.h"
 #include "core/cancel.h"
 
 #include <endian.h>
@@ -54,15 +55,10 @@ static void after_fork_child(void)
 	pthread_mutex_unlock(&table_lock);
 }
 
-static void watch_forks(void)
-{
-	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-}
+SR_AT_FORK(before_fork, after_fork_parent, after_fork_child)
 
 void cm_add_id(struct cm_id *id, uint32_t handle, unsigned int generation)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, watch_forks);
 	id->handle = handle;
 	id->generation = generation;
 	pthread_mutex_lock(&table_lock);

@@ -4,6 +4,7 @@
  */
 #include "rdmacm/rdmacm.h"
 
+#include "core/at_fork.h"
 #include "core/cancel.h"
 
 #include <stdlib.h>
@@ -41,10 +42,7 @@ static void after_fork_child(void)
 	pthread_mutex_unlock(&session_lock);
 }
 
-static void watch_forks(void)
-{
-	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-}
+SR_AT_FORK(before_fork, after_fork_parent, after_fork_child)
 
 /* The caller holds the opening lock only: fork does not wait for the daemon. */
 static int open_session(void)
@@ -80,8 +78,6 @@ static int open_session(void)
 
 int cm_session(unsigned int *generation)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, watch_forks);
 	pthread_mutex_lock(&opening_lock);
 	pthread_mutex_lock(&session_lock);
 	bool alive = session && sr_alive(&session->conn);

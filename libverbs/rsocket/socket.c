@@ -4,6 +4,7 @@
  */
 #include "rsocket/rs.h"
 
+#include "core/at_fork.h"
 #include "core/cancel.h"
 
 #include <stdlib.h>
@@ -46,10 +47,7 @@ static void after_fork_child(void)
 	pthread_mutex_unlock(&table_lock);
 }
 
-static void watch_forks(void)
-{
-	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-}
+SR_AT_FORK(before_fork, after_fork_parent, after_fork_child)
 
 struct rs *rs_get(int fd)
 {
@@ -105,8 +103,6 @@ void rs_leave(struct rs *s)
 
 int rs_add(struct rs *s)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, watch_forks);
 	if (s->fd >= MAX_FD)
 		return EMFILE;
 	pthread_mutex_lock(&table_lock);
