@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"time"
 
+	"softroce/cm"
 	"softroce/internal/abi"
 	"softroce/internal/control"
 	"softroce/nic"
@@ -52,13 +53,35 @@ func (c *conn) fault(p *control.Packet, owner *conn) (v fault.VerbVerdict, err e
 		return v, nil
 	}
 	what := "verb fails by the fault program"
-	if v.Held != nil {
+	switch r := v.Rule; {
+	case r.Hold:
 		what = "verb is held by the fault program"
-	} else {
-		err = errorf(v.Rule.Errno, "fault program, line %d: %s", v.Rule.Line, v.Rule.Text)
+	case r.Close:
+		what = "client is disconnected by the fault program"
+		err = errorf(syscall.ENODEV, "fault program, line %d: %s", r.Line, r.Text)
+		c.end(err)
+	default:
+		err = errorf(r.Errno, "fault program, line %d: %s", r.Line, r.Text)
 	}
-	c.server.log.Info(what, "id", v.Rule.ID, "line", v.Rule.Line, "rule", v.Rule.Text, "nic", call.NIC, "pid", call.PID, "comm", call.Comm)
+	c.server.logFault(what, v.Rule, &call)
 	return v, err
+}
+
+// logFault logs what a rule does to a call.
+func (s *Server) logFault(what string, r *fault.VerbRule, call *fault.Call) {
+	s.log.Info(what, "id", r.ID, "line", r.Line, "rule", r.Text, "nic", call.NIC, "pid", call.PID, "comm", call.Comm)
+}
+
+// rejectConnection returns the reason with which the fault program rejects a connection to a
+// program, or 0.
+func (s *Server) rejectConnection(n cm.NIC, listener cm.Owner) cm.Reason {
+	call := fault.Call{Verb: fault.VerbConnection, NIC: n.Name(), PID: listener.PID, Comm: listener.Comm}
+	v := s.config.Faults.Evaluate(call)
+	if v.Rule == nil {
+		return 0
+	}
+	s.logFault("connection is rejected by the fault program", v.Rule, &call)
+	return v.Rule.Reason
 }
 
 // addFaults adds the rules of a program to those that the daemon has.

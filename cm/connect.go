@@ -263,6 +263,11 @@ func (m *Manager) Request(c *Conn, q *REQ) Reason {
 	default:
 		return RejectInvalidType
 	}
+	if m.Refuse != nil {
+		if why := m.Refuse(n, l.session.owner); why != 0 {
+			return why
+		}
+	}
 	id := l.newRequestID(c, h)
 	if id == nil {
 		return NoReply

@@ -89,6 +89,10 @@ const (
 // A Manager keeps the identifiers of all programs and the ports of all port spaces. Like the Agent
 // below it, it is used by one goroutine.
 type Manager struct {
+	// Refuse, if it is set, is called for each valid request for a connection to a program. It
+	// returns the reason with which the request is rejected, or 0.
+	Refuse func(n NIC, listener Owner) Reason
+
 	agent    *Agent
 	nics     []NIC
 	now      int64

@@ -20,6 +20,10 @@ const (
 // A Table holds the protection domains, memory regions and windows of one NIC. Only its engine's
 // goroutine uses it.
 type Table struct {
+	// Refuse, if it is set, is called for each remote access that the checks below allow, and
+	// refuses it with true.
+	Refuse func(qpn, rkey uint32) bool
+
 	rnd   *rand.Rand
 	slots []slot
 	free  []uint32 // oldest first, to delay the reuse of a slot
@@ -254,7 +258,7 @@ func (t *Table) Remote(pd *PD, qpn, rkey uint32, addr uint64, n uint32, need ib.
 	if r == nil {
 		return nil, ErrKey
 	}
-	return r.checkRemote(pd, qpn, addr, n, need)
+	return t.checkRemote(r, pd, qpn, addr, n, need)
 }
 
 // RemoteWhole is Remote for the whole region or window that a key names.
@@ -263,12 +267,12 @@ func (t *Table) RemoteWhole(pd *PD, qpn, rkey uint32, need ib.Access) (*Region, 
 	if r == nil {
 		return nil, ErrKey
 	}
-	return r.checkRemote(pd, qpn, r.IOVA, 0, need)
+	return t.checkRemote(r, pd, qpn, r.IOVA, 0, need)
 }
 
 // checkRemote checks an access by a packet to queue pair qpn: for a window of type 2 its queue
 // pair, then the rest like a local one (IBTA 9.7.4.1.5, 10.6.7.2).
-func (r *Region) checkRemote(pd *PD, qpn uint32, addr uint64, n uint32, need ib.Access) (*Region, error) {
+func (t *Table) checkRemote(r *Region, pd *PD, qpn uint32, addr uint64, n uint32, need ib.Access) (*Region, error) {
 	if w := r.window; w != nil {
 		if w.kind != Type1 && w.qpn != qpn {
 			return nil, ErrQP
@@ -277,7 +281,11 @@ func (r *Region) checkRemote(pd *PD, qpn uint32, addr uint64, n uint32, need ib.
 			pd = r.PD // equal to that of the queue pair at bind time
 		}
 	}
-	return r.checkGrant(pd, addr, n, need)
+	found, err := r.checkGrant(pd, addr, n, need)
+	if err == nil && t.Refuse != nil && t.Refuse(qpn, r.key) {
+		return nil, ErrKey
+	}
+	return found, err
 }
 
 // lookup returns the region or bound window with this key, or nil.

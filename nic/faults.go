@@ -13,6 +13,7 @@ import (
 func (d *Device) AddFaults(p *fault.Program) {
 	p = p.For(d.name)
 	d.completionFaults.Add(d.engine.Now(), p)
+	d.refuseAccess()
 	if len(p.Rules) == 0 {
 		return
 	}
@@ -28,13 +29,36 @@ func (d *Device) AddFaults(p *fault.Program) {
 func (d *Device) SetFaults(p *fault.Program) {
 	d.completionFaults.Clear()
 	d.completionFaults.Add(d.engine.Now(), p.For(d.name))
+	d.refuseAccess()
+}
+
+// refuseAccess makes the rules for accesses apply, if there are any.
+func (d *Device) refuseAccess() {
+	d.table.Refuse = nil
+	if d.completionFaults.RefusesAccess() {
+		d.table.Refuse = d.refuses
+	}
+}
+
+// refuses reports whether a rule refuses an access by a packet to queue pair qpn.
+func (d *Device) refuses(qpn, rkey uint32) bool {
+	q := d.qps.get(qpn)
+	if q == nil {
+		return false
+	}
+	a := fault.RemoteAccess{PID: q.ctx.opt.PID, Comm: q.ctx.opt.Comm, QPN: qpn, RKey: rkey}
+	return d.completionFaults.Refuse(d.engine.now, &a)
 }
 
 // RemoveFault removes a rule for packets or completions and reports whether there was one of this
 // ID.
 func (d *Device) RemoveFault(id int) bool {
 	f, ok := d.link.(*wire.FaultLink)
-	return d.completionFaults.Remove(id) || ok && f.Remove(id)
+	if d.completionFaults.Remove(id) {
+		d.refuseAccess()
+		return true
+	}
+	return ok && f.Remove(id)
 }
 
 // faultInfos lists the rules for packets and completions.

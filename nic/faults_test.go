@@ -71,6 +71,43 @@ func TestWorkRequestsFailByRule(t *testing.T) {
 	}
 }
 
+// An access that a rule refuses is one with an R_Key that does not exist. Another queue pair of the
+// client goes on, and so does the same memory without the rule.
+func TestAccessesAreRefusedByRule(t *testing.T) {
+	for _, op := range []ib.WROpcode{ib.WRRDMAWrite, ib.WRRDMAWriteWithImm, ib.WRRDMARead, ib.WRAtomicCmpAndSwp, ib.WRAtomicFetchAndAdd,
+		ib.WRAtomicWrite} {
+		w := newTestFabric(t)
+		x, y := pair(w, 1024)
+		other, peer := x.client.qp(smallCaps), y.client.qp(smallCaps)
+		other.connect(1024, peer)
+		peer.connect(1024, other)
+		y.faults(fmt.Sprintf("fail access rkey %d qp %d", y.mr.RKey(), y.QPN()))
+		y.recv(1, y.sge(0, 100))
+		x.post(transport.SendWR{ID: 1, Opcode: op, RKey: y.mr.RKey(), SGEs: x.sge(0, 8)})
+		other.post(transport.SendWR{ID: 2, Opcode: ib.WRRDMAWrite, RKey: y.mr.RKey(), SGEs: x.sge(0, 8)})
+		w.run(1e9)
+		got := map[uint64]ib.WCStatus{}
+		for _, c := range x.cq.PollAll() {
+			got[c.WRID] = c.Status
+		}
+		if got[1] != ib.WCRemAccessErr || got[2] != ib.WCSuccess || x.State() != ib.QPSErr || y.State() != ib.QPSErr {
+			t.Errorf("%v: statuses %v, %v to %v", op, got, x.State(), y.State())
+		}
+		if i := y.Device.Snapshot().Faults; len(i) != 1 || i[0].Acted != 1 {
+			t.Errorf("%v: counted %+v", op, i)
+		}
+		if !y.Device.RemoveFault(1) {
+			t.Error("the rule cannot be removed")
+		}
+		a, b := x.client.qp(smallCaps), y.client.qp(smallCaps)
+		a.connect(1024, b)
+		b.connect(1024, a)
+		a.post(transport.SendWR{ID: 3, Opcode: ib.WRRDMAWrite, RKey: y.mr.RKey(), SGEs: x.sge(0, 8)})
+		w.run(1e9)
+		a.want(3, ib.WCSuccess, ib.WCRDMAWrite)
+	}
+}
+
 // A completion that is late makes those behind it in its queue late, and no others.
 func TestCompletionsAreLateByRule(t *testing.T) {
 	w := newTestFabric(t)

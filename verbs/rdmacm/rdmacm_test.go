@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -223,6 +224,42 @@ func TestConnectionRequestsAreRejected(t *testing.T) {
 	if e := client.event(rdmacm.EventUnreachable); e.Status != 1 {
 		t.Errorf("no datagram listener: status %d", e.Status)
 	}
+}
+
+// A rule rejects the connections to a program, and those to another program are not disturbed.
+func TestConnectionsAreRejectedByRule(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{})
+	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
+	_, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
+	connect := func() *rdmacm.ID {
+		id := client.routed(rdmacm.PSTCP, verbs.RC, at)
+		noError(t, id.Connect(t.Context(), rdmacm.ConnParam{}))
+		return id
+	}
+	for rule, want := range map[string]int{"stale_connection": 10, "consumer_defined": 28, "no_qp": 1, "0x1234": 0x1234} {
+		if err := f.SetFaults(1, fmt.Sprintf("fail connection %s client %d nth 2", rule, os.Getpid())); err != nil {
+			t.Fatal(err)
+		}
+		id := connect()
+		noError(t, server.event(rdmacm.EventConnectRequest).ID.Reject(t.Context(), nil))
+		if e := client.event(rdmacm.EventRejected); e.Status != 28 {
+			t.Errorf("first connection: reason %d", e.Status)
+		}
+		noError(t, id.Destroy(t.Context()))
+		id = connect()
+		if e := client.event(rdmacm.EventRejected); e.Status != want {
+			t.Errorf("%s: reason %d, want %d", rule, e.Status, want)
+		}
+		noError(t, id.Destroy(t.Context()))
+		if l := f.Server.Snapshot().Devices[1].Faults; len(l) != 1 || l[0].Matched != 2 || l[0].Acted != 1 {
+			t.Errorf("%s: counted %+v", rule, l)
+		}
+	}
+	if err := f.SetFaults(1, "fail connection no_resources client other\nfail connection no_resources nic nic0"); err != nil {
+		t.Fatal(err)
+	}
+	connect()
+	server.event(rdmacm.EventConnectRequest)
 }
 
 // Rules of a fault program find the messages of a connection, and no others. Repeated messages do

@@ -10,11 +10,13 @@ import (
 	"softroce/internal/ib"
 )
 
-// A CompletionRule makes work requests fail, or their completions late. A work request matches if
-// it meets every condition that is set. The selection then picks among those that match.
+// A CompletionRule makes work requests fail, or their completions late, or refuses peers access to
+// memory. A work request or an access matches if it meets every condition that is set. The
+// selection then picks among those that match.
 type CompletionRule struct {
 	Source
 
+	Access    bool          // it refuses accesses, and does nothing to work requests
 	Status    ib.WCStatus   // with which the work request completes, not carried out; 0: it does not fail
 	VendorErr uint32        // 0: that of the NIC
 	Delay     time.Duration // of the completion, and of those behind it in its CQ
@@ -24,6 +26,7 @@ type CompletionRule struct {
 	ClientConditions
 	QPs     []uint32      // the program's own queue pairs
 	Opcodes []ib.WCOpcode // of completions; WCRecv is every receive
+	RKeys   []uint32      // of the access
 
 	Selection
 }
@@ -37,8 +40,22 @@ type WorkRequest struct {
 	Reliable bool        // the service acknowledges messages
 }
 
+// A RemoteAccess is one of a peer to the memory of a program.
+type RemoteAccess struct {
+	PID  int // of the program
+	Comm string
+	QPN  uint32 // of the program
+	RKey uint32
+}
+
+func (r *CompletionRule) matchesAccess(a *RemoteAccess, since time.Duration) bool {
+	return r.Access && r.ClientConditions.matches(r.NIC, a.PID, a.Comm, since) &&
+		(len(r.QPs) == 0 || slices.Contains(r.QPs, a.QPN)) &&
+		(len(r.RKeys) == 0 || slices.Contains(r.RKeys, a.RKey))
+}
+
 func (r *CompletionRule) matches(w *WorkRequest, since time.Duration) bool {
-	return r.ClientConditions.matches(r.NIC, w.PID, w.Comm, since) &&
+	return !r.Access && r.ClientConditions.matches(r.NIC, w.PID, w.Comm, since) &&
 		(len(r.QPs) == 0 || slices.Contains(r.QPs, w.QPN)) &&
 		(len(r.Opcodes) == 0 || slices.Contains(r.Opcodes, w.Opcode)) &&
 		(r.Status == ib.WCSuccess || slices.Contains(statuses(w.Opcode), r.Status) && (w.Reliable || !fromReply(r.Status)))
@@ -145,6 +162,18 @@ func (c *Completions) Late(now int64, w *WorkRequest) (delay time.Duration, held
 		}
 	}
 	return delay, nil
+}
+
+// Refuse reports whether a rule refuses an access.
+func (c *Completions) Refuse(now int64, a *RemoteAccess) bool {
+	return slices.ContainsFunc(c.rules, func(r *completionState) bool {
+		return r.matchesAccess(a, time.Duration(now-r.start)) && r.choose(&r.Selection)
+	})
+}
+
+// RefusesAccess reports whether there is a rule that refuses accesses.
+func (c *Completions) RefusesAccess() bool {
+	return slices.ContainsFunc(c.rules, func(r *completionState) bool { return r.Access })
 }
 
 func (r *completionState) selects(w *WorkRequest, now int64) bool {

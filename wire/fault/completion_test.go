@@ -58,6 +58,41 @@ func TestCompletionRulesSelectWorkRequests(t *testing.T) {
 	}
 }
 
+func TestAccessRulesSelectAccesses(t *testing.T) {
+	a := RemoteAccess{PID: 7, Comm: "app", QPN: 0x11, RKey: 0x500}
+	w := WorkRequest{PID: 7, Comm: "app", QPN: 0x11, Opcode: ib.WCRDMAWrite, Reliable: true}
+	for rule, want := range map[string]string{
+		"fail access":         "++++",
+		"fail access nth 2,4": "-+-+",
+		"fail access rkey 1,0x500 qp 0x11 client app nic nic0": "++++",
+		"fail access rkey 0x501":                               "----",
+		"fail access qp 0x12":                                  "----",
+		"fail access client 8":                                 "----",
+		"fail access nic nic1":                                 "----",
+		"fail access time 1ms..2ms":                            "-+--",
+		"fail access nth 1\nfail access nth 1":                 "++--",
+		"fail completion LOC_PROT_ERR\nslow completion 1s":     "----",
+	} {
+		rules, got := completionsOf(t, "nic0", rule), ""
+		if rules.RefusesAccess() != (strings.HasPrefix(rule, "fail access") && !strings.HasSuffix(rule, "nic1")) {
+			t.Errorf("%s: RefusesAccess is %v", rule, rules.RefusesAccess())
+		}
+		for i := range int64(4) {
+			if rules.Refuse(1000+i*1e6, &a) {
+				got += "+"
+			} else {
+				got += "-"
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", rule, got, want)
+		}
+		if d, held := rules.Late(1000, &w); strings.HasPrefix(rule, "fail access") && (rules.Fail(1000, &w) != nil || d != 0 || held != nil) {
+			t.Errorf("%s: acts on a work request", rule)
+		}
+	}
+}
+
 func TestDelaysOfCompletionsAddUp(t *testing.T) {
 	rules := completionsOf(t, "nic0", "slow completion 2ms\nfail completion GENERAL_ERR vendor_err 0x77\nslow completion 1s nth 2\nhold completion nth 3")
 	w := WorkRequest{Opcode: ib.WCSend}

@@ -1,9 +1,10 @@
 // Package fault defines the fault language: programs of rules that drop, duplicate, reorder, delay,
-// corrupt, mark, rewrite or rate-limit packets, and of rules that make verbs fail or take longer,
-// and work requests complete with an error or late. It parses and prints programs. An Evaluator
-// decides what happens to each packet, Verbs what happens to a verb, and Completions what happens
-// to a work request. The package moves no packets: wire.FaultLink does, on a link. Package attach
-// carries out verbs, and package nic work requests.
+// corrupt, mark, rewrite or rate-limit packets, of rules that make verbs fail or take longer, and
+// work requests complete with an error or late, and of rules that reject connections and refuse
+// accesses to memory. It parses and prints programs. An Evaluator decides what happens to each
+// packet, Verbs what happens to a verb or a request for a connection, and Completions what happens
+// to a work request or an access. The package moves no packets: wire.FaultLink does, on a link.
+// Package attach carries out verbs, and package nic work requests.
 //
 // docs/reference/fault-language.md is the reference of the language. Its vocabulary:
 //

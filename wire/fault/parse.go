@@ -105,7 +105,7 @@ func (p *parser) word(want string) string {
 }
 
 // programActions are the actions of rules for verbs and completions of programs.
-var programActions = []string{"fail", "slow", "hold"}
+var programActions = []string{"fail", "slow", "hold", "close"}
 
 // statement reads a line: the seed or a rule.
 func (p *parser) statement(prog *Program) {
@@ -118,10 +118,11 @@ func (p *parser) statement(prog *Program) {
 		return
 	}
 	if slices.Contains(programActions, first) {
-		if len(p.words) > 0 && p.words[0] == "completion" {
+		switch what := first + " " + slices.Concat(p.words, []string{""})[0]; what {
+		case "fail completion", "slow completion", "hold completion", "fail access":
 			p.words = p.words[1:]
-			p.completionRule(prog, first)
-		} else {
+			p.completionRule(prog, what)
+		default:
 			p.verbRule(prog, first)
 		}
 		return

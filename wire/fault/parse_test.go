@@ -14,7 +14,7 @@ import (
 func TestParseErrorsSuggestCorrections(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"dorp", `line 1: "dorp": a line begins with an action or the seed; did you mean "drop"?`},
-		{"lose everything", `line 1: "lose": a line begins with an action or the seed (have: corrupt, delay, drop, duplicate, fail, hold, mark, rate, reorder, seed, set, slow, stall)`},
+		{"explode everything", `line 1: "explode": a line begins with an action or the seed (have: close, corrupt, delay, drop, duplicate, fail, hold, mark, rate, reorder, seed, set, slow, stall)`},
 		{"\n# fine\ndrop opcdoe WRITE_ONLY", `line 3: "opcdoe": is not a condition of "drop"; did you mean "opcode"?`},
 		{"drop opcode WRITE_ONYL", `line 1: "WRITE_ONYL": is not an opcode; did you mean "WRITE_ONLY"?`},
 		{"drop kind wirte", `line 1: "wirte": is not a kind of packet; did you mean "write"?`},
@@ -53,6 +53,14 @@ func TestParseErrorsSuggestCorrections(t *testing.T) {
 		{"fail completion GENERAL_ERR opcode rdma_wriet", `line 1: "rdma_wriet": is not the opcode of a completion; did you mean "rdma_write"?`},
 		{"slow completion 1ms vendor_err 5", `line 1: "vendor_err": belongs to "fail"`},
 		{"hold completion psn 5", `line 1: "psn": is not a condition of rules for completions (have: chance, client, count, every, nic, nth, opcode, qp, skip, time, vendor_err)`},
+		{"close", `line 1: at the end: the name of a verb, such as create_qp must follow`},
+		{"close create_pq", `line 1: "create_pq": is not a verb; did you mean "create_cq"?`},
+		{"fail connection", `line 1: at the end: a reason such as consumer_defined must follow`},
+		{"fail connection consumer_defind", `line 1: "consumer_defind": is not the reason of a REJ, by name or from 1 to 65534; did you mean "consumer_defined"?`},
+		{"fail connection,reg_mr stale_connection", `line 1: "connection": is no verb, and must stand alone`},
+		{"fail access opcode rdma_write", `line 1: "opcode": is not a condition of rules for access (have: chance, client, count, every, nic, nth, qp, rkey, skip, time)`},
+		{"fail access rkey 0x100000000", `line 1: "0x100000000": must be an R_Key, at most 4294967295`},
+		{"fail accesses", `line 1: "accesses": is not a verb; did you mean "access"?`},
 		{"hold completions", `line 1: "completions": is not a verb; did you mean "completion"?`},
 		{"hold", `line 1: at the end: the name of a verb, such as create_qp must follow`},
 		{"fail reg_mr EFAULT psn 5", `line 1: "psn": is not a condition of rules for verbs (have: chance, client, count, every, nic, nth, skip, time)`},

@@ -15,20 +15,25 @@ import (
 // to "fail".
 var completionClauses = append([]string{"vendor_err", "qp", "opcode"}, verbClauses...)
 
-// completionRule reads the rest of a rule for completions.
+// accessClauses are the conditions and selections of rules for accesses.
+var accessClauses = append([]string{"qp", "rkey"}, verbClauses...)
+
+// completionRule reads the rest of a rule for completions, or for accesses.
 func (p *parser) completionRule(prog *Program, action string) {
 	r := CompletionRule{Source: Source{Line: p.line}}
 	status := ""
 	switch action {
-	case "fail":
+	case "fail access":
+		r.Access = true
+	case "fail completion":
 		status = p.word("a status such as RETRY_EXC_ERR")
 		r.Status = ib.WCStatuses[status]
 		if all := allStatuses(); !slices.Contains(all, r.Status) {
 			p.fail(status, "is not an error that a work request causes%s", suggest.Word(status, statusNames(all)))
 		}
-	case "slow":
+	case "slow completion":
 		r.Delay = p.duration("a time such as 200ms or 3s")
-	case "hold":
+	case "hold completion":
 		r.Hold = true
 	}
 	for len(p.words) > 0 && p.err == nil {
@@ -50,17 +55,21 @@ func (p *parser) completionClause(r *CompletionRule) {
 	if !p.begins(w) {
 		return
 	}
-	switch w {
-	case "vendor_err":
+	switch {
+	case r.Access && w == "rkey":
+		p.each("an R_Key", func(k string) {
+			r.RKeys = append(r.RKeys, uint32(p.numberIn(k, "an R_Key", math.MaxUint32)))
+		})
+	case !r.Access && w == "vendor_err":
 		if r.Status == ib.WCSuccess {
 			p.fail(w, "belongs to \"fail\"")
 		}
 		r.VendorErr = uint32(p.positive("a number", math.MaxUint32))
-	case "qp":
+	case w == "qp":
 		p.each("a QP number", func(q string) {
 			r.QPs = append(r.QPs, uint32(p.numberIn(q, "a QP number", packet.PSNMask)))
 		})
-	case "opcode":
+	case !r.Access && w == "opcode":
 		p.each("the opcode of a completion", func(name string) {
 			o, ok := completionOpcodes[name]
 			if !ok {
@@ -70,7 +79,11 @@ func (p *parser) completionClause(r *CompletionRule) {
 		})
 	default:
 		if !p.clientCondition(&r.ClientConditions, w) && !p.selection(&r.Selection, w) {
-			p.fail(w, "is not a condition of rules for completions%s", suggest.Word(w, slices.Clone(completionClauses)))
+			what, clauses := "completions", completionClauses
+			if r.Access {
+				what, clauses = "access", accessClauses
+			}
+			p.fail(w, "is not a condition of rules for %s%s", what, suggest.Word(w, slices.Clone(clauses)))
 		}
 	}
 }

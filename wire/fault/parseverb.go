@@ -2,35 +2,49 @@ package fault
 
 import (
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 
+	"softroce/internal/ib"
 	"softroce/internal/suggest"
 )
 
 // verbClauses are the conditions and selections of rules for verbs.
 var verbClauses = []string{"nic", "client", "time", "skip", "nth", "every", "chance", "count"}
 
+// nouns are what actions apply to beside verbs.
+var nouns = map[string][]string{"fail": {"access", "completion", VerbConnection}, "slow": {"completion"}, "hold": {"completion"}}
+
 // verbRule reads the rest of a rule for verbs.
 func (p *parser) verbRule(prog *Program, action string) {
 	r := VerbRule{Source: Source{Line: p.line}}
 	p.each("the name of a verb, such as create_qp", func(name string) {
-		if !slices.Contains(VerbNames, name) {
-			p.fail(name, "is not a verb%s", suggest.Word(name, append([]string{"completion"}, VerbNames...)))
+		if !slices.Contains(VerbNames, name) && !(action == "fail" && name == VerbConnection) {
+			p.fail(name, "is not a verb%s", suggest.Word(name, append(slices.Clone(VerbNames), nouns[action]...)))
 		}
 		r.Verbs = append(r.Verbs, name)
 	})
-	switch action {
-	case "fail":
+	rejects := slices.Contains(r.Verbs, VerbConnection)
+	if rejects && len(r.Verbs) > 1 {
+		p.fail(VerbConnection, "is no verb, and must stand alone")
+	}
+	switch {
+	case rejects:
+		r.Reason = p.rejectReason()
+	case action == "fail":
 		name := p.word("an error such as ENOMEM")
 		e, ok := errnos[name]
 		if !ok {
 			p.fail(name, "is not the name of an error%s", suggest.Word(name, slices.Sorted(maps.Keys(errnos))))
 		}
 		r.Errno = e
-	case "slow":
+	case action == "slow":
 		r.Delay = p.duration("a time such as 200ms or 3s")
-	case "hold":
+	case action == "hold":
 		r.Hold = true
+	case action == "close":
+		r.Close = true
 	}
 	for len(p.words) > 0 && p.err == nil {
 		p.verbClause(&r)
@@ -38,6 +52,20 @@ func (p *parser) verbRule(prog *Program, action string) {
 	if p.err == nil {
 		prog.Verbs = append(prog.Verbs, r)
 	}
+}
+
+// rejectReason reads the name or the number of the reason of a REJ.
+func (p *parser) rejectReason() ib.RejectReason {
+	names := ib.RejectReasons()
+	w := p.word("a reason such as consumer_defined")
+	if r, ok := names[w]; ok {
+		return r
+	}
+	if n, err := strconv.ParseUint(w, 0, 16); err == nil && n > 0 && n < math.MaxUint16 {
+		return ib.RejectReason(n)
+	}
+	p.fail(w, "is not the reason of a REJ, by name or from 1 to %d%s", math.MaxUint16-1, suggest.Word(w, slices.Sorted(maps.Keys(names))))
+	return 0
 }
 
 // verbClause reads a condition or a selection of a rule for verbs.

@@ -7,23 +7,31 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"softroce/internal/ib"
 )
 
-// A VerbRule makes control verbs of programs fail or take longer. A call matches if it meets every
-// condition that is set. The selection then picks among the calls that match.
+// A VerbRule makes control verbs of programs fail or take longer, or rejects requests for
+// connections to programs. A call or request matches if it meets every condition that is set. The
+// selection then picks among those that match.
 type VerbRule struct {
 	Source
 
-	Verbs []string // of VerbNames
-	Errno syscall.Errno
-	Delay time.Duration // before the verb is carried out or fails
-	Hold  bool          // it waits until the rule is removed
+	Verbs  []string // of VerbNames, or VerbConnection
+	Errno  syscall.Errno
+	Delay  time.Duration   // before the verb is carried out or fails
+	Hold   bool            // it waits until the rule is removed
+	Close  bool            // the daemon closes the program's connection
+	Reason ib.RejectReason // with which a connection is rejected
 
 	ClientConditions
 	Selection
 }
 
-// A Call is a call of a control verb.
+// VerbConnection takes the place of a verb in the Call for a request for a connection.
+const VerbConnection = "connection"
+
+// A Call is a call of a control verb, or a request for a connection that arrives for a program.
 type Call struct {
 	Verb string
 	NIC  string // "" if none is open
@@ -132,11 +140,11 @@ const verbRules = 1 << 32
 type VerbVerdict struct {
 	Delay time.Duration   // before it is carried out
 	Held  <-chan struct{} // after the delay it waits until this is closed; nil: it does not
-	Rule  *VerbRule       // by which it fails or is held; nil: neither
+	Rule  *VerbRule       // by which it fails, is held, or its connection closed; nil: none of these
 }
 
-// Evaluate returns what the rules decide about a call. The first rule that lets it fail, or holds
-// it, ends the search; delays add up.
+// Evaluate returns what the rules decide about a call. The first rule that does more than delay it
+// ends the search; delays add up.
 func (v *Verbs) Evaluate(c Call) (d VerbVerdict) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -159,7 +167,7 @@ func (v *Verbs) Evaluate(c Call) (d VerbVerdict) {
 		if r.Hold {
 			d.Held = r.removed
 		}
-		if r.Hold || r.Errno != 0 {
+		if r.Hold || r.Close || r.Errno != 0 || r.Reason != 0 {
 			d.Rule = r.VerbRule
 			break
 		}

@@ -280,6 +280,61 @@ static void events(void)
 	event(IBV_EVENT_DEVICE_FATAL, 0, NULL);
 }
 
+/* A request for a connection is rejected, and an access to registered memory is refused. */
+static void peers(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *listener, *id;
+	struct rdma_cm_event *e;
+	struct rdma_conn_param param = {0};
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0xc0000201)};
+	struct sockaddr *addr = (struct sockaddr *)&at;
+	REQUIRE(channel && !rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP));
+	REQUIRE(!rdma_bind_addr(listener, addr) && !rdma_listen(listener, 1));
+	at.sin_port = rdma_get_src_port(listener);
+	REQUIRE(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	REQUIRE(!rdma_resolve_addr(id, NULL, addr, 1000) && !rdma_get_cm_event(channel, &e));
+	REQUIRE(!rdma_ack_cm_event(e) && !rdma_resolve_route(id, 1000));
+	REQUIRE(!rdma_get_cm_event(channel, &e) && !rdma_ack_cm_event(e));
+	request("fail connection insufficient_responder_resources");
+	REQUIRE(!rdma_connect(id, &param) && !rdma_get_cm_event(channel, &e));
+	CHECK(e->event == RDMA_CM_EVENT_REJECTED && e->status == 27);
+	REQUIRE(!rdma_ack_cm_event(e) && !rdma_destroy_id(id) && !rdma_destroy_id(listener));
+	rdma_destroy_event_channel(channel);
+
+	struct ibv_qp *qp = loopback_qp(&s), *peer = loopback_qp(&s);
+	struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
+	REQUIRE(!ibv_modify_qp(qp, &reset, IBV_QP_STATE) &&
+		!ibv_modify_qp(peer, &reset, IBV_QP_STATE));
+	connect_qp(&s, qp, peer->qp_num);
+	connect_qp(&s, peer, qp->qp_num);
+	request("fail access qp %u rkey %u", peer->qp_num, s.mr->rkey);
+	CHECK(complete(qp, IBV_WR_RDMA_WRITE).status == IBV_WC_REM_ACCESS_ERR);
+	struct ibv_async_event async;
+	REQUIRE(!ibv_get_async_event(s.context, &async));
+	CHECK(async.event_type == IBV_EVENT_QP_ACCESS_ERR && async.element.qp == peer);
+	ibv_ack_async_event(&async);
+	RETURNS(0, ibv_destroy_qp(qp));
+	RETURNS(0, ibv_destroy_qp(peer));
+	request("# no rule");
+}
+
+/* A connection of the program to the daemon ends, and the others do not. */
+static void closed_connection(void)
+{
+	struct ibv_context *closed = open_first();
+	struct ibv_async_event e;
+	request("close alloc_pd");
+	FAILS(EIO, !ibv_alloc_pd(closed));
+	request("# no rule");
+	REQUIRE(!ibv_get_async_event(closed, &e));
+	CHECK(e.event_type == IBV_EVENT_DEVICE_FATAL);
+	ibv_ack_async_event(&e);
+	RETURNS(0, ibv_close_device(closed));
+	struct ibv_pd *pd = ibv_alloc_pd(s.context);
+	CHECK(pd && !ibv_dealloc_pd(pd));
+}
+
 int main(void)
 {
 	limit_time(50);
@@ -290,6 +345,8 @@ int main(void)
 	other_verbs();
 	connection_verbs();
 	completions();
+	peers();
+	closed_connection();
 	events();
 	setup_close(&s);
 	return failures > 0;
