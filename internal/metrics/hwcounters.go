@@ -1,6 +1,11 @@
 package metrics
 
-import "softroce/nic"
+import (
+	"slices"
+	"strings"
+
+	"softroce/nic"
+)
 
 // An hwCounter is a file of hw_counters in sysfs.
 type hwCounter struct {
@@ -58,6 +63,51 @@ var hwCounters = map[nic.CounterSet][]hwCounter{
 		{"rdma_sends", "tx_send_requests"},
 		{"rdma_recvs", "rx_send_requests"},
 	},
+}
+
+// portCounters are the files of counters of every NIC, in the specification's order and units.
+var portCounters = []hwCounter{
+	{"port_xmit_data", "port_xmit_bytes"}, // in words of four bytes
+	{"port_rcv_data", "port_rcv_bytes"},   // likewise
+	{"port_xmit_packets", "port_xmit_packets"},
+	{"port_rcv_packets", "port_rcv_packets"},
+}
+
+// mlx5PortCounters are the other files of counters of mlx5_ib, but for those that distinguish
+// multicast.
+var mlx5PortCounters = []hwCounter{
+	{"symbol_error", ""},
+	{"link_error_recovery", ""},
+	{"link_downed", "link_downed"},
+	{"port_rcv_errors", ""},
+	{"port_rcv_remote_physical_errors", ""},
+	{"port_rcv_switch_relay_errors", ""},
+	{"port_xmit_discards", "port_xmit_discards"},
+	{"port_xmit_constraint_errors", ""},
+	{"port_rcv_constraint_errors", ""},
+	{"local_link_integrity_errors", ""},
+	{"excessive_buffer_overrun_errors", ""},
+	{"VL15_dropped", ""},
+	{"port_xmit_wait", ""},
+}
+
+// PortCounters returns the files of counters of a NIC and their values.
+func PortCounters(set nic.CounterSet, c *nic.Counters) (l []Labeled) {
+	files := portCounters
+	if set == nic.CountersMLX5 {
+		files = slices.Concat(files, mlx5PortCounters)
+	}
+	for _, f := range files {
+		m := Labeled{Label: f.file}
+		if own := Find(f.counter); own != nil {
+			m.Value = own.Value(c)
+		}
+		if strings.HasSuffix(f.file, "_data") {
+			m.Value /= 4
+		}
+		l = append(l, m)
+	}
+	return l
 }
 
 // HWCounters returns the files of hw_counters of a NIC and their values: those of a driver, or, for

@@ -179,16 +179,14 @@ func (r *renderer) attribute(name, text string) {
 	r.files = append(r.files, File{Path: path.Join(r.dir, name), Text: text})
 }
 
-// counters adds the counters of the InfiniBand specification, with data in words of four bytes, to
-// counters, and those of a driver, or all of the device, to hw_counters. As in the kernel, lifespan
-// is the age in milliseconds up to which the values are not read again.
+// counters adds the counters of the InfiniBand specification to counters, and those of a driver, or
+// all of the device, to hw_counters. As in the kernel, lifespan is the age in milliseconds up to
+// which the values are not read again.
 func (r *renderer) counters(d *Device) {
 	c := &d.Counters
-	link := &c.Link
-	r.add("counters/port_xmit_packets", "%d", link.TxPackets)
-	r.add("counters/port_rcv_packets", "%d", link.RxPackets)
-	r.add("counters/port_xmit_data", "%d", link.TxBytes/4)
-	r.add("counters/port_rcv_data", "%d", link.RxBytes/4)
+	for _, m := range metrics.PortCounters(d.Identity.CounterSet, c) {
+		r.add("counters/"+m.Label, "%d", m.Value)
+	}
 	for _, m := range metrics.HWCounters(d.Identity.CounterSet, c) {
 		r.add("hw_counters/"+m.Label, "%d", m.Value)
 	}

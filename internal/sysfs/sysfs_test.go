@@ -87,8 +87,11 @@ func TestHWCountersOfADriver(t *testing.T) {
 		c.Drops[transport.DropCNP] = 7
 		c.Link.TxPackets = 100
 		c.Link.Drops[wire.DropSend], c.Link.Drops[wire.DropTooLong], c.Link.Drops[wire.DropUnreachable], c.TxStalled = 1, 2, 4, 8
-		var got []string
+		var got, ports []string
 		for _, f := range Render(&d) {
+			if name, ok := strings.CutPrefix(f.Path, "sys/class/infiniband/softroce3/ports/1/counters/"); ok {
+				ports = append(ports, name+"="+strings.TrimSuffix(f.Text, "\n"))
+			}
 			if name, ok := strings.CutPrefix(f.Path, "sys/class/infiniband/softroce3/ports/1/hw_counters/"); ok {
 				got = append(got, name+"="+strings.TrimSuffix(f.Text, "\n"))
 			}
@@ -96,14 +99,24 @@ func TestHWCountersOfADriver(t *testing.T) {
 		if s := strings.Join(got, " "); s != want {
 			t.Errorf("%s: %s\nwant %s", set, s, want)
 		}
+		wantPorts := "port_xmit_data=0 port_rcv_data=0 port_xmit_packets=100 port_rcv_packets=0"
+		if set == nic.CountersMLX5 {
+			wantPorts += " symbol_error=0 link_error_recovery=0 link_downed=4 port_rcv_errors=0 port_rcv_remote_physical_errors=0 " +
+				"port_rcv_switch_relay_errors=0 port_xmit_discards=15 port_xmit_constraint_errors=0 port_rcv_constraint_errors=0 " +
+				"local_link_integrity_errors=0 excessive_buffer_overrun_errors=0 VL15_dropped=0 port_xmit_wait=0"
+		}
+		if s := strings.Join(ports, " "); s != wantPorts {
+			t.Errorf("%s: %s\nwant %s", set, s, wantPorts)
+		}
 	}
 }
 
 func TestRenderHasTheKernelsFiles(t *testing.T) {
 	got := map[string]File{}
 	d := example()
-	d.Counters.Link.TxBytes = 400
+	d.Counters.Link.TxBytes, d.Counters.Link.RxBytes = 400, 800
 	d.Counters.RxSendRequests = 7
+	d.Counters.Shift = map[string]uint64{"port_rcv_bytes": 40}
 	for _, f := range append(Render(&d), CommonFiles()...) {
 		if _, twice := got[f.Path]; twice {
 			t.Errorf("%s is listed twice", f.Path)
@@ -135,6 +148,7 @@ func TestRenderHasTheKernelsFiles(t *testing.T) {
 		dev + "ports/1/gid_attrs/types/2":            "RoCE v2\n",
 		dev + "ports/1/gid_attrs/ndevs/0":            "eth7\n",
 		dev + "ports/1/counters/port_xmit_data":      "100\n",
+		dev + "ports/1/counters/port_rcv_data":       "210\n",
 		dev + "ports/1/hw_counters/rx_send_requests": "7\n",
 	} {
 		if f, ok := got[path]; !ok || f.Text != text || f.Link {
