@@ -42,6 +42,7 @@ type cli struct {
 	Fault      faultCmd      `cmd:"" help:"Make packets and verbs of a running daemon fail, and raise events."`
 	Counters   countersCmd   `cmd:"" help:"Set a counter of a NIC."`
 	PKeys      pkeysCmd      `cmd:"" name:"pkeys" help:"Set the P_Key table of a NIC."`
+	Sysfs      sysfsCmd      `cmd:"" help:"Print where the NICs' files of /sys are."`
 	Persona    personaCmd    `cmd:"" help:"List the models that a NIC can report to be, or show one."`
 	Capture    captureCmd    `cmd:"" help:"Record the packets of a running daemon."`
 	Decode     decodeCmd     `cmd:"" help:"Print the RoCEv2 packets of a capture file."`

@@ -24,6 +24,15 @@ func (c *Client) Snapshot(ctx context.Context) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f, 0, int64(got.Length)))
 }
 
+// OpenTree updates the files that sysfs has for the devices and opens their directory.
+func (c *Client) OpenTree(ctx context.Context) (*os.File, error) {
+	p, err := c.Call(ctx, Request{Name: "open tree", Op: abi.OpOpenTree, Want: 1})
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(p.Take()), "tree"), nil
+}
+
 // CaptureState is the progress of a capture.
 type CaptureState = abi.CaptureReply
 
