@@ -124,9 +124,14 @@ func (c *conn) removeFault(v *abi.RemoveFaultRequest, _ *control.Packet) (reply,
 	return reply{}, nil
 }
 
-// verbFaults lists the rules of the fault program for verbs on a NIC.
-func (s *Server) verbFaults(name string) (l []nic.FaultInfo) {
-	for _, c := range s.config.Faults.Counters(name) {
+// verbFaults lists the rules of the fault program for verbs on a NIC. Calls without a NIC count for
+// the first one.
+func (s *Server) verbFaults(d *nic.Device) (l []nic.FaultInfo) {
+	names := []string{d.Name()}
+	if d == s.devices[0].Device {
+		names = append(names, "")
+	}
+	for _, c := range s.config.Faults.Counters(names...) {
 		l = append(l, nic.FaultInfo{ID: c.Rule.ID, Line: c.Rule.Line, Rule: c.Rule.Text, Matched: c.Matched, Acted: c.Acted})
 	}
 	return l

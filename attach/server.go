@@ -373,7 +373,7 @@ func (s *Server) newSnapshot() Snapshot {
 	snap.CMIDs = ids.IDs()
 	for _, d := range s.devices {
 		of := d.engine.Snapshot(d.Device)
-		of.Faults = append(of.Faults, s.verbFaults(d.Name())...)
+		of.Faults = append(of.Faults, s.verbFaults(d.Device)...)
 		slices.SortStableFunc(of.Faults, func(a, b nic.FaultInfo) int { return cmp.Compare(a.ID, b.ID) })
 		snap.Devices = append(snap.Devices, of)
 	}

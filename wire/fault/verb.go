@@ -175,16 +175,23 @@ func (v *Verbs) Evaluate(c Call) (d VerbVerdict) {
 	return d
 }
 
-// Counters returns what each rule did with the verbs on a NIC, in the order of the program. Rules
-// for other NICs are left out.
-func (v *Verbs) Counters(nic string) (l []VerbCounters) {
+// Counters returns what each rule did with the verbs on NICs, in the order of the program. The name
+// "" stands for verbs of programs that have opened none. Rules for other NICs are left out.
+func (v *Verbs) Counters(nics ...string) (l []VerbCounters) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, r := range v.rules {
-		if r.NIC == "" || r.NIC == nic {
-			n := cmp.Or(r.counters[nic], &VerbCounters{Rule: r.VerbRule})
-			l = append(l, *n)
+		if r.NIC != "" && !slices.Contains(nics, r.NIC) {
+			continue
 		}
+		sum := VerbCounters{Rule: r.VerbRule}
+		for _, nic := range nics {
+			if n := r.counters[nic]; n != nil {
+				sum.Matched += n.Matched
+				sum.Acted += n.Acted
+			}
+		}
+		l = append(l, sum)
 	}
 	return l
 }

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -124,6 +125,25 @@ func TestRandomChoicesOfVerbsRepeat(t *testing.T) {
 	}
 	if n < 16 || n > 48 {
 		t.Errorf("%d of 64 calls failed, want about half", n)
+	}
+}
+
+func TestCallsWithoutANICAreCounted(t *testing.T) {
+	v := verbsOf(t, "", "slow rdma_create_id 1us\nslow rdma_create_id 1us nic nic0")
+	for _, nic := range []string{"", "", "nic0"} {
+		v.Evaluate(Call{Verb: "rdma_create_id", NIC: nic})
+	}
+	for _, c := range []struct {
+		nics []string
+		want []uint64
+	}{{[]string{"nic0", ""}, []uint64{3, 1}}, {[]string{"nic0"}, []uint64{1, 1}}, {[]string{"nic1"}, []uint64{0}}} {
+		var got []uint64
+		for _, r := range v.Counters(c.nics...) {
+			got = append(got, r.Acted)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%q: rules acted on %v calls, want %v", c.nics, got, c.want)
+		}
 	}
 }
 
