@@ -208,3 +208,35 @@ func TestViolationSaysWhatWasExpected(t *testing.T) {
 		}
 	}
 }
+
+// A request that does not stand where its PSN belongs is named by its packet, with the PSN that was
+// expected there or the connection that it does not belong to.
+func TestViolationNamesTheRequestAndWhatWasExpected(t *testing.T) {
+	for _, c := range []struct {
+		change func(p *capture.Packet)
+		want   func(was, is *capture.Packet) string
+	}{
+		{func(p *capture.Packet) { p.PSN = packet.PSNAdd(p.PSN, 1) }, expectedPSN},
+		{func(p *capture.Packet) { p.PSN = packet.PSNAdd(p.PSN, 1000) }, expectedPSN},
+		{func(p *capture.Packet) { p.DestQP ^= 0x40000 }, expectedQP},
+	} {
+		tp := load(t, "write-lat-2b")
+		i := tp.nth(writeOnly, 4)
+		was := tp.parse(i)
+		tp.edit(i, c.change)
+		tp.number()
+		want := c.want(was, tp.parse(i))
+		if r := tp.judge(); r.Total != 1 || r.Violations[0].Packet != i+1 || r.Violations[0].Detail != want {
+			t.Errorf("want packet %d: %s\n%v", i+1, want, r)
+		}
+	}
+}
+
+func expectedPSN(was, is *capture.Packet) string {
+	return fmt.Sprintf("%v with PSN %d, expected %d", is.Opcode, is.PSN, was.PSN)
+}
+
+func expectedQP(was, is *capture.Packet) string {
+	return fmt.Sprintf("%v with PSN %d from %v to %v QP %#x, the connection is from %v to QP %#x",
+		is.Opcode, is.PSN, is.Src, is.Dst, is.DestQP, was.Src, was.DestQP)
+}
