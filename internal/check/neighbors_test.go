@@ -187,13 +187,15 @@ func TestNeighborsOfMutationsBreakNoRule(t *testing.T) {
 	all := sources(t)
 	captures := 0
 	for _, n := range neighbors {
-		changed, failed := 0, 0
+		changed, failed, judged := 0, 0, 0
 		for _, s := range all {
 			for _, i := range n.places(s) {
 				rec := s.recording(t)
 				n.change(rec, i)
 				changed++
-				if r := rec.judge(); r.Total != 0 {
+				r := rec.judge()
+				judged += bit(r.Connections > 0 && r.Messages > 0)
+				if r.Total != 0 {
 					if failed++; failed <= 3 {
 						v := r.Violations[0]
 						t.Errorf("%s: %s packet %d: %d violations: packet %d: %s (%s): %s", n.name, s.name, i+1, r.Total, v.Packet, v.Rule, v.Party, v.Detail)
@@ -207,6 +209,9 @@ func TestNeighborsOfMutationsBreakNoRule(t *testing.T) {
 		if changed == 0 {
 			t.Errorf("%s: no capture has such a packet", n.name)
 		}
+		if 2*judged < changed {
+			t.Errorf("%s: messages of a connection are judged in only %d of %d captures", n.name, judged, changed)
+		}
 		captures += changed
 	}
 	t.Logf("%d captures", captures)
@@ -215,7 +220,7 @@ func TestNeighborsOfMutationsBreakNoRule(t *testing.T) {
 // softroce keeps to the rules in simulated runs with faults of the network, errors of programs and
 // disruptions.
 func TestSimulatedRunsBreakNoRule(t *testing.T) {
-	packets := 0
+	packets, connections, messages := 0, 0, 0
 	for seed := range uint64(40) {
 		p := sim.ProfileOf(seed)
 		p.Stalls = 0                                            // what a stopped process receives has the time at which it goes on
@@ -232,11 +237,16 @@ func TestSimulatedRunsBreakNoRule(t *testing.T) {
 				rs = append(rs, p.Record)
 			}
 		}
-		packets += len(rs)
-		if r := Records(rs); r.Total != 0 {
+		r := Records(rs)
+		packets += r.RoCE
+		connections += r.Connections
+		messages += r.Messages
+		if r.Total != 0 {
 			v := r.Violations[0]
 			t.Errorf("seed %d: %d violations: packet %d: %s (%s): %s", seed, r.Total, v.Packet, v.Rule, v.Party, v.Detail)
 		}
 	}
-	t.Logf("%d packets", packets)
+	if connections < 200 || messages < 3000 {
+		t.Errorf("only %d packets, %d connections and %d messages are judged", packets, connections, messages)
+	}
 }
