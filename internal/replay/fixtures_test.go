@@ -34,8 +34,8 @@ func packets(t testing.TB, ps capture.Packets, o replay.Options) *replay.Report 
 func allFixtures(t testing.TB) []string {
 	t.Helper()
 	files, err := filepath.Glob(fixtures + "*.pcap")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no fixtures")
+	if err != nil || len(files) < 80 {
+		t.Fatalf("%d fixtures, %v; want at least 80", len(files), err)
 	}
 	for i, f := range files {
 		files[i] = filepath.Base(f)
@@ -71,17 +71,22 @@ func TestFixturesReplayWithoutDifference(t *testing.T) {
 // The driver makes two choices that softroce does not: it sets AckReq in the middle of a message
 // after another number of packets, and its connection manager gives connections a flow label.
 func TestStrictModeFindsTwoChoicesInFixtures(t *testing.T) {
+	found := map[string]int{}
 	for _, f := range allFixtures(t) {
 		cm := strings.Contains(f, "cm-")
 		for _, c := range packets(t, load(t, f), replay.Options{Strict: true}).Connections {
 			for _, s := range c.Streams {
 				for _, d := range slices.Concat(s.Responder.Differences, s.Requester.Differences) {
+					found[d.Field]++
 					if d.Field != "AckReq" && !(cm && d.Field == "UDP source port") {
 						t.Errorf("%s: %v", f, d)
 					}
 				}
 			}
 		}
+	}
+	if len(found) != 2 {
+		t.Errorf("found %v", found)
 	}
 }
 

@@ -117,6 +117,9 @@ func TestAlteredPacketsAreReported(t *testing.T) {
 func TestMissingResponseIsReported(t *testing.T) {
 	ps := load(t, "read-bw.pcap")
 	responses := ps.Where(capture.Kind(packet.KindReadResponse))
+	if len(responses) < 2 {
+		t.Fatalf("%d responses", len(responses))
+	}
 	for _, p := range responses[:len(responses)-1] { // the last one may follow the capture
 		i := slices.Index(ps, p)
 		if packets(t, slices.Delete(slices.Clone(ps), i, i+1), replay.Options{}).Differences() == 0 {
@@ -136,7 +139,11 @@ func TestExtraReplyIsReported(t *testing.T) {
 		{"vp-rnr.pcap", capture.Syndrome(packet.SyndromeRNR | 22)},
 	} {
 		ps := load(t, c.file)
-		for _, p := range ps.Where(c.which) {
+		replies := ps.Where(c.which)
+		if len(replies) == 0 {
+			t.Errorf("%s has no such reply", c.file)
+		}
+		for _, p := range replies {
 			again := *p
 			again.Addressing.ID += 0x4000 // retransmitted, not duplicated by the network
 			q := altered(t, &again, func(*packet.Header, []byte) {})
