@@ -181,6 +181,52 @@ static void destroyed_srq_has_no_events(struct setup *s)
 	RETURNS(0, ibv_destroy_srq(srq[1]));
 }
 
+/* A queue pair that has taken its last receive from a shared queue: that is an event. */
+static struct ibv_qp *qp_with_event(struct setup *s, struct ibv_srq *srq)
+{
+	struct ibv_qp_init_attr init = rc_attr(s);
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+	struct ibv_qp *qp;
+	init.srq = srq;
+	REQUIRE((qp = ibv_create_qp(s->pd, &init)));
+	REQUIRE(!ibv_modify_qp(qp, &a, INIT_MASK));
+	a.qp_state = IBV_QPS_ERR;
+	REQUIRE(!ibv_modify_qp(qp, &a, IBV_QP_STATE));
+	return qp;
+}
+
+static void destroyed_qp_has_no_events(struct setup *s)
+{
+	struct ibv_srq_init_attr init = {.attr = {.max_wr = 4, .max_sge = 1}};
+	struct ibv_srq *srq = ibv_create_srq(s->pd, &init);
+	REQUIRE(srq);
+	struct ibv_qp *qp = qp_with_event(s, srq);
+	CHECK(with_poll(s->context->async_fd, 20000));
+	RETURNS(0, ibv_destroy_qp(qp));
+	CHECK(!with_poll(s->context->async_fd, 0));
+	RETURNS(0, ibv_destroy_srq(srq));
+}
+
+/* The event of a completion queue that overflows stays until the queue is destroyed. */
+static void overflowed_cq_has_no_events(struct setup *s)
+{
+	struct ibv_cq *cq = ibv_create_cq(s->context, 4, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = rc_attr(s);
+	REQUIRE(cq);
+	init.send_cq = init.recv_cq = cq;
+	init.cap.max_send_wr = cq->cqe + 1;
+	struct ibv_qp *qp = ibv_create_qp(s->pd, &init);
+	REQUIRE(qp);
+	connect_qp(s, qp, qp->qp_num);
+	for (int i = 0; i <= cq->cqe; i++)
+		send_once(s, qp);
+	CHECK(with_poll(s->context->async_fd, 20000));
+	RETURNS(0, ibv_destroy_qp(qp)); /* with its own event, if it has one */
+	CHECK(with_poll(s->context->async_fd, 0));
+	RETURNS(0, ibv_destroy_cq(cq));
+	CHECK(!with_poll(s->context->async_fd, 0));
+}
+
 /* More events than the ring holds reach a program that reads them late. */
 enum {
 	MANY = 1500
@@ -223,6 +269,8 @@ int main(void)
 	destroy_srq_waits(&s);
 	destroyed_cq_has_no_events(&s);
 	destroyed_srq_has_no_events(&s);
+	destroyed_qp_has_no_events(&s);
+	overflowed_cq_has_no_events(&s);
 	events_are_not_lost(&s);
 	RETURNS(0, ibv_destroy_qp(qp));
 	setup_close(&s);
