@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -243,6 +244,36 @@ func TestUnselectedAttributesAreNotSent(t *testing.T) {
 	}, unchanged)
 	if out, err := command(t, socket, compile(t, "attr_mask")).CombinedOutput(); err != nil || modified.Load() != 3 {
 		t.Errorf("%v, %d requests to modify a queue pair, want 3\n%s", err, modified.Load(), out)
+	}
+}
+
+// TestCopiesNeedNoRequests counts the requests of programs that create the same address handle, and
+// read the GID table, again and again. After a second the library asks the daemon again.
+func TestCopiesNeedNoRequests(t *testing.T) {
+	var mu sync.Mutex
+	requests := map[uint16]int{}
+	socket := startProxy(t, verbstest.New(t).Socket(), func(m []byte, fds []int) ([]byte, []int) {
+		mu.Lock()
+		defer mu.Unlock()
+		requests[opOf(m)]++
+		return m, fds
+	}, unchanged)
+	const times = 50
+	start := time.Now()
+	for _, call := range []string{"ah", "open"} {
+		if out, err := command(t, socket, compile(t, "control_calls"), fmt.Sprint(times), call).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", call, err, out)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if n, most := requests[abi.OpCreateAH], 1+int(time.Since(start)/time.Second); n < 1 || n > most {
+		t.Errorf("%d requests to create an address handle, want 1 to %d", n, most)
+	}
+	// Each of the two programs opens the device and reads one GID. One then opens it again and
+	// again, and reads the whole table each time.
+	if n, want := requests[abi.OpQueryGIDs], 2+times; n != want {
+		t.Errorf("%d requests for the GID table, want %d", n, want)
 	}
 }
 
