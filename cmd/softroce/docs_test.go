@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -68,6 +69,35 @@ func TestDocumentExamplesParse(t *testing.T) {
 	}
 	if n < 60 {
 		t.Errorf("%d examples found", n)
+	}
+}
+
+// The README shows what softroce run prints when it starts a daemon, and when it finds one.
+func TestReadmeShowsWhatRunPrints(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	paths := regexp.MustCompile(`(daemon on|libraries in) [^\s;]+`)
+	lines := func(text string) (found []string) {
+		for _, l := range regexp.MustCompile(`(?m)^ *(softroce run: .*)$`).FindAllStringSubmatch(text, -1) {
+			found = append(found, paths.ReplaceAllString(l[1], "$1 PATH"))
+		}
+		return found
+	}
+	dir, err := os.MkdirTemp("/tmp", "softroce-readme-") // short enough for a socket's path
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	c := exec.Command("softroce", "run", "--", "softroce", "run", "--", "true")
+	c.Env = append(os.Environ(), "SOFTROCE_SOCKET="+dir+"/socket", "SOFTROCE_LIBDIR="+someLibrary(t))
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if want, got := lines(string(text)), lines(string(out)); len(want) != 2 || !slices.Equal(got, want) {
+		t.Errorf("softroce run prints %q, the README shows %q", got, want)
 	}
 }
 
