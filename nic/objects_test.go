@@ -311,6 +311,23 @@ func TestGIDTableFollowsInterface(t *testing.T) {
 	}
 }
 
+// Programs scan the whole table: it is as long as that of hardware, unless configured otherwise.
+func TestGIDTableHasItsLength(t *testing.T) {
+	for _, c := range []struct{ configured, length, used int }{{0, 256, 3}, {2, 2, 2}, {1024, 1024, 3}} {
+		w := newTestFabric(t)
+		p := netip.MustParsePrefix
+		i := &changingInterface{
+			Interface: wire.StaticInterface("eth0", [6]byte{0x02, 0, 0, 0, 0, 1}, 1500),
+			addrs:     []netip.Prefix{p("192.0.2.1/24"), p("2001:db8::1/64")},
+		}
+		d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "x", Link: w.fabric.NewLink(w.engine), Iface: i, Limits: nic.Limits{GIDTableSize: c.configured}})
+		check(t, err)
+		if length, used := d.QueryPort().GIDTableLen, len(d.GIDs()); length != c.length || used != c.used {
+			t.Errorf("configured %d: %d of %d entries used, want %d of %d", c.configured, used, length, c.used, c.length)
+		}
+	}
+}
+
 // Each address has an entry of RoCE v1, which cannot be used, and then one of RoCE v2.
 func TestGIDTableWithRoCEv1(t *testing.T) {
 	w := newTestFabric(t)
