@@ -179,6 +179,9 @@ func TestCaptureWritesFlippedBits(t *testing.T) {
 		receive(t, c, 1)
 	}
 	good := frame(aToB, 0, []byte("abcd"))
+	if len(s.frames) != 6 {
+		t.Fatalf("%d frames, want 6", len(s.frames))
+	}
 	for i, b := range s.frames {
 		var f packet.Frame
 		if err := packet.ParseFrame(b, &f); err != nil || f.ICRCOK() {

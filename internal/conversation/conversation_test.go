@@ -70,10 +70,12 @@ func TestDirectionsOfOneConnectionArePaired(t *testing.T) {
 
 func TestMessagesAreContiguous(t *testing.T) {
 	c := conversation.New(load(t, "vp-all-ops.pcap"), packet.RC)
+	messages := 0
 	for _, d := range c.Directions {
 		streams, _ := c.Streams(d)
 		for _, s := range streams {
 			next := s.FirstSeq
+			messages += len(s.Messages)
 			for i, m := range s.Messages {
 				if m.First != next || m.Broken != nil || s.MessageAt(m.First) != m || s.MessagesThrough(m.End()-1) != uint32(i+1) {
 					t.Errorf("%v: message %d has PSNs %d to %d, want it to begin at %d", d.FlowKey, i, m.First, m.End(), next)
@@ -81,5 +83,8 @@ func TestMessagesAreContiguous(t *testing.T) {
 				next = m.End()
 			}
 		}
+	}
+	if messages < 10 {
+		t.Errorf("only %d messages", messages)
 	}
 }

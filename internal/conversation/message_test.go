@@ -158,6 +158,9 @@ func TestRetransmissionsAreLinked(t *testing.T) {
 	s := streamOf(t, sent{op: packet.SendOnly, psn: 10}, sent{op: packet.SendOnly, psn: 11, at: 1}, sent{op: packet.SendOnly, psn: 11, at: 2},
 		sent{op: packet.SendOnly, psn: 10, at: 20_000}, sent{op: packet.SendOnly, psn: 11, at: 20_001})
 	want := []int{4, 5, 0, 0, 0} // the third is a copy of the second
+	if len(s.Requests) != len(want) {
+		t.Fatalf("%d requests, want %d", len(s.Requests), len(want))
+	}
 	for i, e := range s.Requests {
 		next := 0
 		if e.Next != nil {

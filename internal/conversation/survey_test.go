@@ -53,8 +53,12 @@ func TestRepliesPairFlows(t *testing.T) {
 			s.Add(between(t, p.s, p.qpn, p.port))
 		}
 		s.Pair()
+		found := 0
 		for _, f := range s.Flows() {
 			want, listed := c.peer[f.QPN]
+			if listed {
+				found++
+			}
 			var got uint32
 			if f.Peer != nil {
 				got = f.Peer.QPN
@@ -62,6 +66,9 @@ func TestRepliesPairFlows(t *testing.T) {
 			if listed && got != want {
 				t.Errorf("%s: the peer of QP %d is QP %d, want %d", c.name, f.QPN, got, want)
 			}
+		}
+		if found != len(c.peer) {
+			t.Errorf("%s: %d flows, want %d", c.name, found, len(c.peer))
 		}
 	}
 }

@@ -68,8 +68,8 @@ func TestDocumentScenarioRuns(t *testing.T) {
 // scenarioTexts returns the scenarios by file name.
 func scenarioTexts(t *testing.T) map[string]string {
 	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || len(files) < 300 {
+		t.Fatalf("%d scenarios, %v; want at least 300", len(files), err)
 	}
 	m := map[string]string{}
 	for _, f := range files {

@@ -17,7 +17,11 @@ func serveLines(t *testing.T, lines ...string) []string {
 	if err := Serve(t.Context(), nic, strings.NewReader(strings.Join(lines, "\n")+"\n"), &out); err != nil {
 		t.Fatal(err)
 	}
-	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	replies := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(replies) != len(lines) {
+		t.Fatalf("%d replies to %d lines: %q", len(replies), len(lines), replies)
+	}
+	return replies
 }
 
 func TestQueuePairLifecycle(t *testing.T) {
