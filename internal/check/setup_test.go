@@ -86,3 +86,43 @@ func TestTimeoutOfREQIsUsed(t *testing.T) {
 		}
 	}
 }
+
+// A response or a WRITE that is an ONLY has the whole message, also if nothing shows the path MTU.
+func TestOnlyHasAllOfItsMessageWithUnknownPathMTU(t *testing.T) {
+	writeLength := func(n uint32) func(t *recording) {
+		return func(t *recording) {
+			t.edit(t.nth(writeOnly, 0), func(p *capture.Packet) { p.RETH.Length = n })
+		}
+	}
+	readLength := func(asked uint32, answered int) func(t *recording) {
+		return func(t *recording) {
+			t.edit(t.nth(readReq, 0), func(p *capture.Packet) { p.RETH.Length = asked })
+			t.edit(t.nth(readOnly, 0), func(p *capture.Packet) { p.Payload = make([]byte, answered) })
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(t *recording)
+		rule   Rule // that is broken, if any
+		party  Party
+	}{
+		{"READ of 700 bytes, ONLY of 700", readLength(700, 700), Rule{}, ""},
+		{"READ of 700 bytes, ONLY of 64", readLength(700, 64), ruleReadLength, PartyResponder},
+		{"READ of 70,000 bytes, ONLY of 256", readLength(70_000, 256), ruleReadLength, PartyResponder},
+		{"WRITE of 700 bytes, ONLY of 64", writeLength(700), ruleDMALength, PartyRequester},
+	} {
+		tp := load(t, "cm-rping")
+		c.change(tp)
+		tp.drop(0) // the REQ, which has the path MTU
+		tp.number()
+		r := tp.judge()
+		switch {
+		case r.Connections != 1 || r.Messages == 0:
+			t.Errorf("%s: not judged\n%v", c.name, r)
+		case c.rule.ID == "" && r.Total > 0:
+			t.Errorf("%s:\n%v", c.name, r)
+		case c.rule.ID != "" && (r.Total != 1 || r.Violations[0].Rule != c.rule.ID || r.Violations[0].Party != c.party):
+			t.Errorf("%s: want %s (%s)\n%v", c.name, c.rule.ID, c.party, r)
+		}
+	}
+}
