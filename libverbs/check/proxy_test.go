@@ -277,6 +277,26 @@ func TestCopiesNeedNoRequests(t *testing.T) {
 	}
 }
 
+// TestDataOfEndpointAreForOneConnection inspects the requests to connect of a program that tries it
+// twice.
+func TestDataOfEndpointAreForOneConnection(t *testing.T) {
+	var mu sync.Mutex
+	var sent []string
+	runBehind(t, func(m []byte, fds []int) ([]byte, []int) {
+		if opOf(m) == abi.OpCMConnect {
+			mu.Lock()
+			defer mu.Unlock()
+			sent = append(sent, string(m[abi.HeaderSize:]))
+		}
+		return m, fds
+	}, unchanged, "connect_data")
+	mu.Lock()
+	defer mu.Unlock()
+	if len(sent) != 2 || !strings.Contains(sent[0], "given later") || !strings.Contains(sent[1], "later") || strings.Contains(sent[1], "given") {
+		t.Errorf("requests %q", sent)
+	}
+}
+
 // Offsets in the header of a message.
 const (
 	atOp     = 2
