@@ -72,12 +72,8 @@ func TestDocumentExamplesParse(t *testing.T) {
 	}
 }
 
-// The README shows what softroce run prints when it starts a daemon, and when it finds one.
-func TestReadmeShowsWhatRunPrints(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+// The documents show what softroce run prints when it starts a daemon, and when it finds one.
+func TestDocumentsShowWhatRunPrints(t *testing.T) {
 	paths := regexp.MustCompile(`(daemon on|libraries in) [^\s;]+`)
 	lines := func(text string) (found []string) {
 		for _, l := range regexp.MustCompile(`(?m)^ *(softroce run: .*)$`).FindAllStringSubmatch(text, -1) {
@@ -96,8 +92,18 @@ func TestReadmeShowsWhatRunPrints(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if want, got := lines(string(text)), lines(string(out)); len(want) != 2 || !slices.Equal(got, want) {
-		t.Errorf("softroce run prints %q, the README shows %q", got, want)
+	printed := lines(string(out))
+	if len(printed) != 2 {
+		t.Errorf("softroce run prints %q", out)
+	}
+	for _, file := range []string{"README.md", "docs/use/programs.md"} {
+		text, err := os.ReadFile("../../" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if shown := lines(string(text)); !slices.Equal(shown, printed) {
+			t.Errorf("softroce run prints %q, %s shows %q", printed, file, shown)
+		}
 	}
 }
 
