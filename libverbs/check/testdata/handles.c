@@ -84,6 +84,31 @@ static void address_handles(struct setup *s)
 	WITHOUT_HANDLE(s->pd, FAILS(ENOENT, !ibv_create_ah(s->pd, &a)));
 }
 
+/* Handles are numbers of a context: that of another context's object need not exist. */
+static void other_contexts(struct setup *s)
+{
+	struct ibv_srq_init_attr srq_init = {.attr = {.max_wr = 10, .max_sge = 1}};
+	struct ibv_srq *srq = ibv_create_srq(s->pd, &srq_init);
+	struct ibv_context *other = open_first();
+	struct ibv_pd *pd = ibv_alloc_pd(other);
+	struct ibv_cq *cq = ibv_create_cq(other, 4, NULL, NULL, 0);
+	REQUIRE(srq && pd && cq);
+	REQUIRE(srq->handle > cq->handle && s->mr->handle > cq->handle);
+
+	struct ibv_qp_init_attr init = rc_attr(s);
+	init.send_cq = init.recv_cq = cq;
+	init.srq = srq;
+	FAILS(ENOENT, !ibv_create_qp(pd, &init));
+	s->mr->context = other;
+	RETURNS(ENOENT, ibv_dereg_mr(s->mr));
+	s->mr->context = s->context;
+
+	RETURNS(0, ibv_destroy_cq(cq));
+	RETURNS(0, ibv_dealloc_pd(pd));
+	RETURNS(0, ibv_close_device(other));
+	RETURNS(0, ibv_destroy_srq(srq));
+}
+
 static void objects_in_use(struct setup *s)
 {
 	struct ibv_xrcd_init_attr open = {.comp_mask =
@@ -153,6 +178,7 @@ int main(void)
 	shared_receive_queues(&s);
 	memory(&s);
 	address_handles(&s);
+	other_contexts(&s);
 	objects_in_use(&s);
 	extended_polls(&s);
 	setup_close(&s);
