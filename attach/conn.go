@@ -139,7 +139,7 @@ func (c *conn) handle(p *control.Packet) {
 	slow.Body = append([]byte(nil), p.Body...)
 	c.beside(func() {
 		var a reply
-		c.wait(faults)
+		c.wait(faults, err)
 		switch {
 		case err != nil:
 		case op.run != nil:

@@ -59,7 +59,6 @@ func (c *conn) fault(p *control.Packet, owner *conn) (v fault.VerbVerdict, err e
 	case r.Close:
 		what = "client is disconnected by the fault program"
 		err = errorf(syscall.ENODEV, "fault program, line %d: %s", r.Line, r.Text)
-		c.end(err)
 	default:
 		err = errorf(r.Errno, "fault program, line %d: %s", r.Line, r.Text)
 	}
@@ -137,8 +136,9 @@ func (s *Server) verbFaults(d *nic.Device) (l []nic.FaultInfo) {
 	return l
 }
 
-// wait waits as long as the fault program demands, or until the connection ends.
-func (c *conn) wait(v fault.VerbVerdict) {
+// wait waits as long as the fault program demands, or until the connection ends. Then it ends the
+// connection if the fault program does, for which err is the reason.
+func (c *conn) wait(v fault.VerbVerdict, err error) {
 	if v.Delay > 0 {
 		select {
 		case <-time.After(v.Delay):
@@ -150,5 +150,8 @@ func (c *conn) wait(v fault.VerbVerdict) {
 		case <-v.Held:
 		case <-c.ctx.Done():
 		}
+	}
+	if v.Rule != nil && v.Rule.Close {
+		c.end(err)
 	}
 }

@@ -3,6 +3,7 @@ package attach_test
 import (
 	"maps"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -83,6 +84,27 @@ func TestSlowVerbIsCarriedOut(t *testing.T) {
 	pd := abi.HandleRequest{Handle: handleOf(r.mustCall(abi.OpAllocPD, nil))}
 	r.wantErrno("the first time", syscall.EBUSY, r.call(abi.OpDeallocPD, nil, pd))
 	r.mustCall(abi.OpDeallocPD, nil, pd)
+}
+
+// A rule ends the connection on which its verb is called, after the delays of rules before it, and
+// no other connection.
+func TestConnectionsEndByRule(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{})
+	if err := f.SetFaults(0, "slow alloc_pd 1h nth 1\nclose alloc_pd nth 1,2"); err != nil {
+		t.Fatal(err)
+	}
+	slow, ended, other := connect(t, f), connect(t, f), connect(t, f)
+	slow.send(abi.Header{Version: abi.Version, Op: abi.OpAllocPD}, nil)
+	slow.mustCall(abi.OpQueryDevice, nil)
+	ended.send(abi.Header{Version: abi.Version, Op: abi.OpAllocPD}, nil)
+	if p, err := ended.receive(); err != nil || p.Header.Op != abi.OpGoodbye || !strings.Contains(string(p.Body), "line 2: close alloc_pd") {
+		t.Errorf("message %+v %q, %v; want the end of the connection and its rule", p.Header, p.Body, err)
+	}
+	if p, err := ended.receive(); err == nil {
+		t.Errorf("message %+v after the end", p.Header)
+	}
+	other.mustCall(abi.OpAllocPD, nil)
+	slow.mustCall(abi.OpQueryDevice, nil)
 }
 
 // A verb that is held is carried out when its rule is removed, and ends with its connection. Others
