@@ -5,20 +5,20 @@ import "softroce/internal/ib"
 // A Reason is the reason of a REJ.
 type Reason = ib.RejectReason
 
-// Reasons that this side sends or has a name for.
+// Reasons: see package ib.
 const (
-	RejectNoQP           Reason = 1
-	RejectNoResources    Reason = 3
-	RejectTimeout        Reason = 4
-	RejectUnsupported    Reason = 5
-	RejectInvalidID      Reason = 6 // communication ID
-	RejectInvalidService Reason = 8 // service ID
-	RejectInvalidType    Reason = 9 // transport service type
-	RejectStale          Reason = 10
-	RejectInvalidGID     Reason = 12
-	RejectInvalidMTU     Reason = 26
-	RejectConsumer       Reason = 28
-	RejectDuplicateID    Reason = 30
-	RejectInvalidVersion Reason = 31
-	RejectVendorOption   Reason = 35 // the enhanced connection establishment's options are not supported
+	RejectNoQP           = ib.RejectNoQP
+	RejectNoResources    = ib.RejectNoResources
+	RejectTimeout        = ib.RejectTimeout
+	RejectUnsupported    = ib.RejectUnsupported
+	RejectInvalidID      = ib.RejectInvalidID
+	RejectInvalidService = ib.RejectInvalidService
+	RejectInvalidType    = ib.RejectInvalidType
+	RejectStale          = ib.RejectStale
+	RejectInvalidGID     = ib.RejectInvalidGID
+	RejectInvalidMTU     = ib.RejectInvalidMTU
+	RejectConsumer       = ib.RejectConsumer
+	RejectDuplicateID    = ib.RejectDuplicateID
+	RejectInvalidVersion = ib.RejectInvalidVersion
+	RejectVendorOption   = ib.RejectVendorOption
 )
