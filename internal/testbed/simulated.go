@@ -220,7 +220,7 @@ func (s *simulated) Fault(rule string) error {
 		return err
 	}
 	if len(p.Verbs)+len(p.Completions) > 0 {
-		return errors.New("rules for verbs and completions have no effect in a simulation")
+		return errors.New("rules for verbs, completions and accesses have no effect in a simulation")
 	}
 	for _, f := range s.faults {
 		f.Link = wire.NewFaultLink(f.Link, p)

@@ -118,11 +118,14 @@ func (p *parser) statement(prog *Program) {
 		return
 	}
 	if slices.Contains(programActions, first) {
-		switch what := first + " " + slices.Concat(p.words, []string{""})[0]; what {
-		case "fail completion", "slow completion", "hold completion", "fail access":
+		noun := ""
+		if len(p.words) > 0 {
+			noun = p.words[0]
+		}
+		if slices.Contains(nouns[first], noun) && noun != VerbConnection {
 			p.words = p.words[1:]
-			p.completionRule(prog, what)
-		default:
+			p.completionRule(prog, first, noun)
+		} else {
 			p.verbRule(prog, first)
 		}
 		return

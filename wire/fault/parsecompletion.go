@@ -19,21 +19,20 @@ var completionClauses = append([]string{"vendor_err", "qp", "opcode"}, verbClaus
 var accessClauses = append([]string{"qp", "rkey"}, verbClauses...)
 
 // completionRule reads the rest of a rule for completions, or for accesses.
-func (p *parser) completionRule(prog *Program, action string) {
-	r := CompletionRule{Source: Source{Line: p.line}}
+func (p *parser) completionRule(prog *Program, action, noun string) {
+	r := CompletionRule{Source: Source{Line: p.line}, Access: noun == nounAccess}
 	status := ""
-	switch action {
-	case "fail access":
-		r.Access = true
-	case "fail completion":
+	switch {
+	case r.Access:
+	case action == "fail":
 		status = p.word("a status such as RETRY_EXC_ERR")
 		r.Status = ib.WCStatuses[status]
 		if all := allStatuses(); !slices.Contains(all, r.Status) {
 			p.fail(status, "is not an error that a work request causes%s", suggest.Word(status, statusNames(all)))
 		}
-	case "slow completion":
+	case action == "slow":
 		r.Delay = p.duration("a time such as 200ms or 3s")
-	case "hold completion":
+	case action == "hold":
 		r.Hold = true
 	}
 	for len(p.words) > 0 && p.err == nil {

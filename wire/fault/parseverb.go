@@ -13,8 +13,15 @@ import (
 // verbClauses are the conditions and selections of rules for verbs.
 var verbClauses = []string{"nic", "client", "time", "skip", "nth", "every", "chance", "count"}
 
-// nouns are what actions apply to beside verbs.
-var nouns = map[string][]string{"fail": {"access", "completion", VerbConnection}, "slow": {"completion"}, "hold": {"completion"}}
+// What actions apply to beside verbs.
+const (
+	nounAccess     = "access"
+	nounCompletion = "completion"
+)
+
+var nouns = map[string][]string{
+	"fail": {nounAccess, nounCompletion, VerbConnection}, "slow": {nounCompletion}, "hold": {nounCompletion},
+}
 
 // verbRule reads the rest of a rule for verbs.
 func (p *parser) verbRule(prog *Program, action string) {
