@@ -200,10 +200,8 @@ static int do_shutdown(struct rs *s, int how)
 		return EINVAL;
 	if (s->ds)
 		return s->ds->conn_dest ? 0 : ENOTCONN;
-	int64_t deadline = rs_now() + drain_timeout(s);
 	rs_process_cq(s);
-	finish_accepting(s, deadline);
-	if (s->state != RS_CONNECTED)
+	if (!rs_open(s))
 		return s->state == RS_DISCONNECTED || s->state == RS_FAILED ? 0 : ENOTCONN;
 	bool wrote = s->writable;
 	if (how != SHUT_RD)
@@ -212,6 +210,8 @@ static int do_shutdown(struct rs *s, int how)
 		s->readable = false;
 	if (s->writable)
 		return 0; /* the peer continues to receive */
+	int64_t deadline = rs_now() + drain_timeout(s);
+	finish_accepting(s, deadline);
 	/*
 	 * rdma-core's library reports the disconnection to its program at once, even with data left
 	 * to read, which some programs then do not read. So the peer gets time to read before it is
