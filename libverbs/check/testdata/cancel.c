@@ -11,7 +11,6 @@
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <stdatomic.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static struct setup s;
@@ -20,13 +19,6 @@ static struct ibv_srq *srq;
 static struct rdma_event_channel *events;
 static struct sockaddr_in listener_addr;
 static int listener, stream[2], datagrams;
-
-static void list_devices(void)
-{
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	REQUIRE(list && list[0]);
-	ibv_free_device_list(list);
-}
 
 static void open_and_close(void)
 {
@@ -138,12 +130,6 @@ static void use_sockets(void)
 	struct pollfd p = {.fd = stream[0], .events = POLLOUT};
 	CHECK(rsend(stream[0], &c, 1, 0) == 1 && rpoll(&p, 1, -1) == 1);
 	CHECK(!rgetsockname(listener, (struct sockaddr *)&at, &len));
-}
-
-static void look_for_devices(void)
-{
-	struct stat st;
-	stat("/sys/class/infiniband/nic0", &st);
 }
 
 static void get_completion_event(void)

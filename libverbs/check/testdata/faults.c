@@ -333,6 +333,20 @@ static void closed_connection(void)
 	RETURNS(0, ibv_close_device(closed));
 	struct ibv_pd *pd = ibv_alloc_pd(s.context);
 	CHECK(pd && !ibv_dealloc_pd(pd));
+
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0xc0000201)};
+	struct rdma_cm_id *id, *other;
+	struct rdma_cm_event *event;
+	REQUIRE(channel && !rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	REQUIRE(!rdma_bind_addr(id, (struct sockaddr *)&at));
+	request("close rdma_create_id");
+	FAILS(EIO, rdma_create_id(channel, &other, NULL, RDMA_PS_TCP) == -1);
+	request("# no rule");
+	REQUIRE(!rdma_get_cm_event(channel, &event));
+	CHECK(event->event == RDMA_CM_EVENT_DEVICE_REMOVAL && event->id == id);
+	REQUIRE(!rdma_ack_cm_event(event) && !rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
 }
 
 int main(void)

@@ -12,7 +12,6 @@
 #include <rdma/rdma_cma.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,13 +25,6 @@ static struct rdma_cm_id *id;
 static struct sockaddr_in listener_addr;
 static int listener;
 static atomic_bool stop;
-
-static void list_devices(void)
-{
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	REQUIRE(list && list[0]);
-	ibv_free_device_list(list);
-}
 
 /* The channel's lock, those of queues, the context's and the connection's. */
 static void use_queues(void)
@@ -81,12 +73,6 @@ static void open_sockets(void)
 {
 	struct sockaddr_in at;
 	CHECK(!rclose(listening_socket(&at)));
-}
-
-static void look_for_devices(void)
-{
-	struct stat st;
-	stat("/sys/class/infiniband/nic0", &st);
 }
 
 static void *repeat(void *function)

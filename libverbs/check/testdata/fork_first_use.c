@@ -8,17 +8,9 @@
 
 #include <sched.h>
 #include <stdatomic.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 
 #define ROUNDS 5
-
-static void list_devices(void)
-{
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	REQUIRE(list && list[0]);
-	ibv_free_device_list(list);
-}
 
 static void open_device(void)
 {
@@ -39,12 +31,6 @@ static void open_socket(void)
 {
 	int fd = rsocket(AF_INET, SOCK_STREAM, 0);
 	REQUIRE(fd >= 0 && !rclose(fd));
-}
-
-static void look_for_devices(void)
-{
-	struct stat st;
-	REQUIRE(!stat("/sys/class/infiniband/nic0", &st));
 }
 
 /* What a process uses first, or NULL in the process that starts all others. */

@@ -9,7 +9,9 @@
 
 #include <arpa/inet.h>
 #include <pthread.h>
+#include <rdma/rdma_cma.h>
 #include <rdma/rsocket.h>
+#include <string.h>
 
 static inline struct sockaddr_in nic_addr(const char *ip, int port)
 {
@@ -27,6 +29,23 @@ static inline int listening_socket(struct sockaddr_in *at)
 	REQUIRE(fd >= 0 && !rbind(fd, (struct sockaddr *)at, len) && !rlisten(fd, 16));
 	REQUIRE(!rgetsockname(fd, (struct sockaddr *)at, &len));
 	return fd;
+}
+
+/* An endpoint for port of nic1, which was given data for its first connection. */
+static inline struct rdma_cm_id *endpoint_with_data(const char *port, char *given)
+{
+	struct rdma_addrinfo hints = {.ai_flags = RAI_NUMERICHOST, .ai_port_space = RDMA_PS_TCP},
+			     *ai;
+	struct ibv_qp_init_attr init = {.cap = {4, 4, 1, 1, 0}};
+	struct rdma_cm_id *id;
+	REQUIRE(!rdma_getaddrinfo("192.0.2.2", port, &hints, &ai));
+	ai->ai_connect = given;
+	ai->ai_connect_len = strlen(given);
+	REQUIRE(!rdma_create_ep(&id, ai, NULL, &init));
+	ai->ai_connect = NULL;
+	ai->ai_connect_len = 0;
+	rdma_freeaddrinfo(ai);
+	return id;
 }
 
 #endif

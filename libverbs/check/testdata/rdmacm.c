@@ -4,7 +4,7 @@
  * valid ones. 192.0.2.1 and 2001:db8::1 are addresses of nic0, 192.0.2.2 and 2001:db8::2 of
  * nic1.
  */
-#include "check.h"
+#include "net.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -511,18 +511,8 @@ static void datagram_endpoints(void)
 static void endpoint_data(void)
 {
 	static char given[] = "given ";
-	struct rdma_addrinfo hints = {.ai_flags = RAI_NUMERICHOST, .ai_port_space = RDMA_PS_TCP},
-			     *ai;
-	struct ibv_qp_init_attr init = {.cap = {4, 4, 1, 1, 0}};
 	struct rdma_conn_param p = {.private_data = "later", .private_data_len = 6};
-	struct rdma_cm_id *l = listener(7182), *id;
-	REQUIRE(!rdma_getaddrinfo("192.0.2.2", "7182", &hints, &ai));
-	ai->ai_connect = given;
-	ai->ai_connect_len = sizeof given - 1;
-	REQUIRE(!rdma_create_ep(&id, ai, NULL, &init));
-	ai->ai_connect = NULL;
-	ai->ai_connect_len = 0;
-	rdma_freeaddrinfo(ai);
+	struct rdma_cm_id *l = listener(7182), *id = endpoint_with_data("7182", given);
 	REQUIRE(!rdma_migrate_id(id, channel));
 	RETURNS(0, rdma_connect(id, &p));
 	struct rdma_cm_event *e = event(RDMA_CM_EVENT_CONNECT_REQUEST);

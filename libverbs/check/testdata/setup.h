@@ -10,6 +10,7 @@
 #include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 struct setup {
 	struct ibv_context *context;
@@ -21,6 +22,19 @@ struct setup {
 };
 
 #define ALL_ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+
+static inline void list_devices(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	REQUIRE(list && list[0]);
+	ibv_free_device_list(list);
+}
+
+static inline void look_for_devices(void)
+{
+	struct stat st;
+	REQUIRE(!stat("/sys/class/infiniband/nic0", &st));
+}
 
 static inline struct ibv_context *open_first(void)
 {
