@@ -257,6 +257,7 @@ func awaitListener(ctx context.Context, e harness.Endpoint) error {
 		if n, err := e.CountListeners(ctx); n > 0 || err != nil {
 			return err
 		}
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 
