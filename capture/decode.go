@@ -1,10 +1,12 @@
 package capture
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"time"
 
 	"softroce/packet"
@@ -33,6 +35,7 @@ type Summary struct {
 	Again     int // packets that were sent again, according to DecodeOptions.Remark
 	Filtered  int // RoCEv2 packets that DecodeOptions.Filter left out
 	Lost      int // frames that the capture lost, according to the file
+	Notes     int
 }
 
 func (s Summary) String() string {
@@ -40,7 +43,7 @@ func (s Summary) String() string {
 	for _, c := range []struct {
 		n    int
 		what string
-	}{{s.Cut, "cut by the capture"}, {s.Again, "sent again"}, {s.Filtered, "left out by the filter"}, {s.Lost, "lost by the capture"}} {
+	}{{s.Cut, "cut by the capture"}, {s.Again, "sent again"}, {s.Filtered, "left out by the filter"}, {s.Lost, "lost by the capture"}, {s.Notes, "notes"}} {
 		if c.n > 0 {
 			text += fmt.Sprintf(", %d %s", c.n, c.what)
 		}
@@ -50,16 +53,19 @@ func (s Summary) String() string {
 
 // Decode writes a line to w for each RoCEv2 packet of r: see Packet.AppendText, Packet.AppendShort
 // and Packet.MarshalJSON. It reads one frame at a time. Times in text are seconds since the first
-// frame. A malformed frame to RoCEv2's UDP port has a line that says so. If reading ends in an
-// error, Decode returns it after it has written everything before.
+// frame or note. A malformed frame to RoCEv2's UDP port has a line that says so, and so has each
+// note, unless there is a filter. If reading ends in an error, Decode returns it after it has
+// written everything before.
 func Decode(w io.Writer, r *Reader, o DecodeOptions) (Summary, error) {
-	d := decoder{options: o}
+	d := decoder{w: w, options: o}
+	r.OnNote(d.note)
+	defer r.OnNote(nil)
 	for rec, err := range r.Records() {
-		if err != nil {
+		if err = cmp.Or(d.err, err); err != nil {
 			return d.sum, err
 		}
 		if rec.No == 1 {
-			d.start = rec.Time
+			d.begin(rec.Time)
 		}
 		line, err := d.line(rec)
 		if err != nil {
@@ -73,14 +79,43 @@ func Decode(w io.Writer, r *Reader, o DecodeOptions) (Summary, error) {
 		}
 	}
 	d.sum.Lost = int(r.Lost())
-	return d.sum, nil
+	return d.sum, d.err
 }
 
 type decoder struct {
+	w       io.Writer
 	options DecodeOptions
 	start   time.Time
+	began   bool
 	sum     Summary
 	buf     []byte
+	err     error // of writing the line of a note
+}
+
+// begin sets the time from which those in text count.
+func (d *decoder) begin(at time.Time) {
+	if !d.began {
+		d.start, d.began = at, true
+	}
+}
+
+// note writes the line of a note.
+func (d *decoder) note(n Note) {
+	d.begin(n.Time)
+	d.sum.Notes++
+	at := seconds(n.Time.Sub(d.start))
+	switch {
+	case d.options.Filter != nil || d.err != nil:
+	case d.options.JSON:
+		line, err := newline(json.Marshal(jsonNote{n.Text, epoch(n.Time), n.NIC, n.Rule, n.PID, n.Program, n.QP}))
+		if d.err = err; err == nil {
+			_, d.err = d.w.Write(line)
+		}
+	case d.options.Short:
+		_, d.err = fmt.Fprintf(d.w, "- %s note %q\n", at, n.Text)
+	default:
+		_, d.err = fmt.Fprintf(d.w, "- %s note=%q\n", at, n.Text)
+	}
 }
 
 // line counts a frame and returns its line, nil if it has none.
@@ -139,4 +174,11 @@ func (d *decoder) other(rec Record, err error) ([]byte, error) {
 	return d.buf, nil
 }
 
-func newline(b []byte, err error) ([]byte, error) { return append(b, '\n'), err }
+// newline ends a line of JSON. Strings of a capture may hold any bytes: control characters that
+// JSON permits, but a terminal obeys, are escaped.
+func newline(b []byte, err error) ([]byte, error) {
+	b = obeyed.ReplaceAllFunc(b, func(c []byte) []byte { return fmt.Appendf(nil, "\\u%04x", []rune(string(c))[0]) })
+	return append(b, '\n'), err
+}
+
+var obeyed = regexp.MustCompile("[\u007f-\u009f]")

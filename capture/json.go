@@ -66,6 +66,8 @@ type jsonPacket struct {
 
 	Error string `json:"error,omitempty"` // why the extended headers are missing
 
+	Comments []string `json:"comments,omitempty"`
+
 	*Remark
 }
 
@@ -118,6 +120,17 @@ type jsonOther struct {
 	Error     string      `json:"error"`
 }
 
+// jsonNote is the JSON form of a note.
+type jsonNote struct {
+	Note    string      `json:"note"`
+	Time    json.Number `json:"time"`
+	NIC     string      `json:"nic,omitempty"`
+	Rule    int         `json:"rule,omitempty"`
+	PID     int         `json:"pid,omitempty"`
+	Program string      `json:"program,omitempty"`
+	QP      uint32      `json:"qp,omitempty"`
+}
+
 type hex64 uint64
 
 func (h hex64) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%#x", uint64(h)), nil }
@@ -131,8 +144,8 @@ func (p *Packet) json(r *Remark) ([]byte, error) {
 		Src: p.Src, Dst: p.Dst, Opcode: p.Opcode, OpcodeName: p.Opcode.String(),
 		DestQP: p.DestQP, PSN: p.PSN, AckReq: p.AckReq, Solicited: p.Solicited, MigReq: p.MigReq,
 		Pad: p.Pad, TVer: p.TVer, PKey: p.PKey, FECN: p.FECN, BECN: p.BECN, Reserved6: p.Reserved6, Reserved7: p.Reserved7,
-		PayloadLen: p.payloadLen(),
-		SrcPort:    p.SrcPort, DstPort: p.DstPort, UDPChecksum: p.UDPChecksum, TClass: p.TClass, HopLimit: p.HopLimit,
+		PayloadLen: p.payloadLen(), Comments: p.Comments,
+		SrcPort: p.SrcPort, DstPort: p.DstPort, UDPChecksum: p.UDPChecksum, TClass: p.TClass, HopLimit: p.HopLimit,
 	}
 	if p.Cut {
 		j.Captured = len(p.Data)

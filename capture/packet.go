@@ -19,6 +19,10 @@ type Record struct {
 	Length    int   // bytes on the wire; more than len(Data) if the capture truncated the frame
 	Offset    int64 // offset of the record in its file
 	Data      []byte
+
+	// Comments are those that the capture has for the frame, such as what fault rules did with it.
+	// They may hold any bytes.
+	Comments []string
 }
 
 // A Packet is a parsed RoCEv2 packet of a capture. Its parts refer to Record.Data.

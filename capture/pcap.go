@@ -57,6 +57,9 @@ func (f *pcap) lost() uint64 { return 0 }
 
 func (f *pcap) readAhead() error { return nil }
 
+// onNote implements format: the file has none.
+func (f *pcap) onNote(func(Note)) {}
+
 func (f *pcap) interfaces() []Interface { return []Interface{{LinkType: f.link, Seen: f.seen}} }
 
 func (f *pcap) next() (Record, error) {

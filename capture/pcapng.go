@@ -15,12 +15,14 @@ const (
 	blockSimple    = 3
 	blockCounts    = 5 // interface statistics
 	blockEnhanced  = 6
+	blockJournal   = 9 // systemd journal export
 
 	blockHeadLen = 8  // type and length
 	blockLen     = 12 // the trailing length
 	ngVersion    = 1
 
 	optionEnd        = 0
+	optionComment    = 1
 	optionName       = 2
 	optionResolution = 9
 	optionOffset     = 14
@@ -36,6 +38,7 @@ type pcapng struct {
 	order binary.ByteOrder
 	list  []ngInterface // interfaces of this section
 	ended uint64        // frames lost in the sections before
+	note  func(Note)    // may be nil
 }
 
 type ngInterface struct {
@@ -83,6 +86,8 @@ func (f *pcapng) next() (Record, error) {
 			err = f.addInterface(b)
 		case blockCounts:
 			f.count(b)
+		case blockJournal:
+			f.journal(b)
 		case blockEnhanced:
 			return f.enhanced(b, 4)
 		case blockPacket:
@@ -141,6 +146,10 @@ func (f *pcapng) body(b *block, already []byte, size int) error {
 	n := size - blockLen
 	switch b.kind {
 	case blockSection, blockInterface, blockPacket, blockSimple, blockCounts, blockEnhanced:
+	case blockJournal:
+		if f.note == nil || n > maxRecord {
+			return f.skip(int64(n), b.offset, size, "block")
+		}
 	default:
 		return f.skip(int64(n), b.offset, size, "block")
 	}
@@ -175,6 +184,9 @@ func (f *pcapng) lost() uint64 {
 	}
 	return n
 }
+
+// onNote implements format.
+func (f *pcapng) onNote(note func(Note)) { f.note = note }
 
 // readAhead implements format.
 func (f *pcapng) readAhead() error {
@@ -253,6 +265,25 @@ func (f *pcapng) count(b block) {
 	})
 }
 
+// journal passes on a note. It ignores an entry that is not valid, since no frame depends on it.
+func (f *pcapng) journal(b block) {
+	if n, ok := parseNote(b.body); ok && f.note != nil {
+		f.note(n)
+	}
+}
+
+// comments returns those in the options of a packet block, which begin at a byte of its body, as
+// far as they are valid.
+func (f *pcapng) comments(b block, at int) (l []string) {
+	f.options(b, at, func(_ binary.ByteOrder, code uint16, v []byte) bool {
+		if code == optionComment {
+			l = append(l, string(v))
+		}
+		return true
+	})
+	return l
+}
+
 // option applies the value of an option, and reports whether it is valid.
 func (i *ngInterface) option(order binary.ByteOrder, code uint16, v []byte) bool {
 	switch code {
@@ -311,6 +342,7 @@ func (f *pcapng) enhanced(b block, numberLen int) (Record, error) {
 	return Record{
 		Time: i.time(ticks), Interface: number, NIC: i.name, LinkType: i.link,
 		Length: int(f.order.Uint32(b.body[16:])), Offset: b.offset, Data: b.body[20 : 20+n],
+		Comments: f.comments(b, 20+int(n+3)&^3),
 	}, nil
 }
 

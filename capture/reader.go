@@ -51,6 +51,7 @@ type format interface {
 	lost() uint64
 	readAhead() error // reads the interfaces that were received
 	interfaces() []Interface
+	onNote(func(Note))
 }
 
 // An Interface is an interface of a capture.
@@ -129,6 +130,10 @@ func (c *Reader) Records() iter.Seq2[Record, error] {
 		}
 	}
 }
+
+// OnNote sets a function that Next calls for each note between the frames, in the order of the
+// file. Captures of softroce have notes in the order of time.
+func (c *Reader) OnNote(f func(Note)) { c.format.onNote(f) }
 
 // Lost returns how many frames the capture has lost, as far as the file has said so. A pcapng file
 // says it at its end.

@@ -313,10 +313,17 @@ func FuzzReader(f *testing.F) {
 		f.Add(words(o, sectionOf(o), blockOf(o, blockInterface, uint16(1), uint16(0), 0, uint16(9), uint16(1), "\x09\x00\x00\x00"),
 			blockOf(o, blockEnhanced, 0, 1, 2, len(data), len(data), data), blockOf(o, blockSimple, len(data), data)))
 	}
+	for _, b := range hostileNotes {
+		f.Add(b)
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
+		var out bytes.Buffer
 		r, err := NewReader(bytes.NewReader(b), "f")
 		if err == nil {
-			_, err = Decode(io.Discard, r, DecodeOptions{All: true, JSON: len(b)%2 == 0})
+			_, err = Decode(&out, r, DecodeOptions{All: true, JSON: len(b)%2 == 0, Short: len(b)%3 == 0})
+		}
+		if c := obeyedByTerminal(out.String()); c >= 0 {
+			t.Fatalf("Decode prints a control character: %q", out.String()[:c+1])
 		}
 		var fe *FormatError
 		if err != nil && (!errors.As(err, &fe) || fe.Offset < 0 || fe.Offset > int64(len(b))) {

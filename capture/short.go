@@ -31,6 +31,9 @@ func (p *Packet) AppendShort(b []byte, start time.Time) []byte {
 			b = append(append(b, ' '), f.text...)
 		}
 	}
+	for _, c := range p.Comments {
+		b = fmt.Appendf(b, " comment %q", c)
+	}
 	return b
 }
 

@@ -27,6 +27,9 @@ func (p *Packet) AppendText(b []byte, start time.Time) []byte {
 	if p.Err != nil {
 		b = fmt.Appendf(b, " error=%q", p.Err)
 	}
+	for _, c := range p.Comments {
+		b = fmt.Appendf(b, " comment=%q", c)
+	}
 	return b
 }
 

@@ -1,6 +1,8 @@
 package capture
 
 import (
+	"bufio"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -26,8 +28,9 @@ const flushEvery = 200e6
 type Writer struct {
 	mu      sync.Mutex
 	ng      *pcapgo.NgWriter
-	file    io.Closer // what Close closes, or nil
-	flushed int64     // time of the frame at the last flush
+	buf     *bufio.Writer // that of ng, which cannot write every block
+	file    io.Closer     // what Close closes, or nil
+	flushed int64         // time of the frame at the last flush
 	ifaces  int
 	packets uint64
 	err     error // the first error; every later call returns it
@@ -40,11 +43,12 @@ func NewWriter(w io.Writer, interfaces ...string) (*Writer, error) {
 		return nil, errors.New("a capture needs at least one interface")
 	}
 	section := pcapgo.NgSectionInfo{Hardware: runtime.GOARCH, OS: runtime.GOOS, Application: "softroce"}
-	ng, err := pcapgo.NewNgWriterInterface(w, description(interfaces[0]), pcapgo.NgWriterOptions{SectionInfo: section})
+	buf := bufio.NewWriterSize(w, 1<<16)
+	ng, err := pcapgo.NewNgWriterInterface(buf, description(interfaces[0]), pcapgo.NgWriterOptions{SectionInfo: section})
 	if err != nil {
 		return nil, err
 	}
-	c := &Writer{ng: ng, ifaces: 1}
+	c := &Writer{ng: ng, buf: buf, ifaces: 1}
 	for _, name := range interfaces[1:] {
 		if _, err := c.AddInterface(name); err != nil {
 			return nil, err
@@ -89,17 +93,18 @@ func (c *Writer) AddInterface(name string) (int, error) {
 // WriteFrame adds a whole Ethernet frame that was captured on an interface at wallNs nanoseconds of
 // the Unix epoch. It copies the frame.
 func (c *Writer) WriteFrame(wallNs int64, iface int, frame []byte) error {
-	return c.write(time.Unix(0, wallNs), iface, frame, len(frame))
+	return c.write(time.Unix(0, wallNs), iface, frame, len(frame), nil)
 }
 
-// WriteRecord adds an Ethernet frame of another capture, which may be truncated, with its time. It
-// copies the frame.
+// WriteRecord adds an Ethernet frame of another capture, which may be truncated, with its time and
+// its comments. It copies the frame. What is not printable in a comment becomes U+FFFD, and a
+// comment of more than 1000 bytes is truncated.
 func (c *Writer) WriteRecord(iface int, r Record) error {
-	return c.write(r.Time, iface, r.Data, max(r.Length, len(r.Data)))
+	return c.write(r.Time, iface, r.Data, max(r.Length, len(r.Data)), r.Comments)
 }
 
 // write adds a frame that had length bytes on the wire.
-func (c *Writer) write(at time.Time, iface int, data []byte, length int) error {
+func (c *Writer) write(at time.Time, iface int, data []byte, length int, comments []string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
@@ -108,17 +113,68 @@ func (c *Writer) write(at time.Time, iface int, data []byte, length int) error {
 	if iface < 0 || iface >= c.ifaces {
 		return fmt.Errorf("capture: interface %d of %d", iface, c.ifaces)
 	}
-	info := gopacket.CaptureInfo{Timestamp: at, InterfaceIndex: iface, CaptureLength: len(data), Length: length}
-	if err := c.ng.WritePacket(info, data); err != nil {
+	var err error
+	if len(comments) == 0 {
+		info := gopacket.CaptureInfo{Timestamp: at, InterfaceIndex: iface, CaptureLength: len(data), Length: length}
+		err = c.ng.WritePacket(info, data)
+	} else {
+		err = c.writeCommented(at, iface, data, length, comments)
+	}
+	if err != nil {
 		c.err = fmt.Errorf("capture: %w", err)
 		return c.err
 	}
 	c.packets++
+	return c.written(at)
+}
+
+// writeCommented is NgWriter.WritePacket with comments.
+func (c *Writer) writeCommented(at time.Time, iface int, data []byte, length int, comments []string) error {
+	le, ticks := binary.LittleEndian, uint64(at.UnixNano())
+	b := le.AppendUint32(nil, uint32(iface))
+	b = le.AppendUint32(le.AppendUint32(b, uint32(ticks>>32)), uint32(ticks))
+	b = le.AppendUint32(le.AppendUint32(b, uint32(len(data))), uint32(length))
+	b = pad(append(b, data...))
+	for _, text := range comments {
+		text = printable(text)
+		b = le.AppendUint16(le.AppendUint16(b, optionComment), uint16(len(text)))
+		b = pad(append(b, text...))
+	}
+	return c.writeBlock(blockEnhanced, le.AppendUint32(b, optionEnd))
+}
+
+// pad appends zeros up to a multiple of four bytes.
+func pad(b []byte) []byte { return append(b, make([]byte, -len(b)&3)...) }
+
+// writeBlock writes a block with a body whose length is a multiple of four.
+func (c *Writer) writeBlock(kind uint32, body []byte) error {
+	le, size := binary.LittleEndian, uint32(len(body)+blockLen)
+	b := append(le.AppendUint32(le.AppendUint32(nil, kind), size), body...)
+	_, err := c.buf.Write(le.AppendUint32(b, size))
+	return err
+}
+
+// written flushes the buffer from time to time, after a block of the time at was written.
+func (c *Writer) written(at time.Time) error {
 	if wallNs := at.UnixNano(); wallNs-c.flushed >= flushEvery || wallNs < c.flushed {
 		c.flushed = wallNs
 		return c.flush()
 	}
 	return nil
+}
+
+// WriteNote adds a note. Its text is treated as that of a comment: see WriteRecord.
+func (c *Writer) WriteNote(n Note) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return c.err
+	}
+	if err := c.writeBlock(blockJournal, pad(n.journal())); err != nil {
+		c.err = fmt.Errorf("capture: %w", err)
+		return c.err
+	}
+	return c.written(n.Time)
 }
 
 // WriteStatistics adds how many frames an interface has seen since the capture began, and how many
