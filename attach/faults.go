@@ -49,38 +49,46 @@ func (c *conn) fault(p *control.Packet, owner *conn) (v fault.VerbVerdict, err e
 		}
 	}
 	v = c.server.config.Faults.Evaluate(call)
-	if v.Rule == nil {
-		return v, nil
+	for _, r := range v.Rules {
+		what := "verb is slow by the fault program"
+		switch {
+		case r.Hold:
+			what = "verb is held by the fault program"
+		case r.Close:
+			what = "client is disconnected by the fault program"
+			err = errorf(syscall.ENODEV, "fault program, line %d: %s", r.Line, r.Text)
+		case r.Errno != 0:
+			what = "verb fails by the fault program"
+			err = errorf(r.Errno, "fault program, line %d: %s", r.Line, r.Text)
+		}
+		c.server.ruleActed(what, r, &call)
 	}
-	what := "verb fails by the fault program"
-	switch r := v.Rule; {
-	case r.Hold:
-		what = "verb is held by the fault program"
-	case r.Close:
-		what = "client is disconnected by the fault program"
-		err = errorf(syscall.ENODEV, "fault program, line %d: %s", r.Line, r.Text)
-	default:
-		err = errorf(r.Errno, "fault program, line %d: %s", r.Line, r.Text)
-	}
-	c.server.logFault(what, v.Rule, &call)
 	return v, err
 }
 
-// logFault logs what a rule does to a call.
-func (s *Server) logFault(what string, r *fault.VerbRule, call *fault.Call) {
+// ruleActed logs what a rule does to a call, and tells the captures of its NIC, or of the first NIC
+// if the program has none open.
+func (s *Server) ruleActed(what string, r *fault.VerbRule, call *fault.Call) {
 	s.log.Info(what, "id", r.ID, "line", r.Line, "rule", r.Text, "nic", call.NIC, "pid", call.PID, "comm", call.Comm)
+	for _, d := range s.devices {
+		if call.NIC == "" || d.Name() == call.NIC {
+			d.engine.Do(func() {
+				d.Note(&fault.Note{Rule: r.ID, Text: r.Text, Result: call.Verb, PID: call.PID, Comm: call.Comm})
+			})
+			return
+		}
+	}
 }
 
 // rejectConnection returns the reason with which the fault program rejects a connection to a
 // program, or 0.
-func (s *Server) rejectConnection(n cm.NIC, listener cm.Owner) cm.Reason {
+func (s *Server) rejectConnection(n cm.NIC, listener cm.Owner) (why cm.Reason) {
 	call := fault.Call{Verb: fault.VerbConnection, NIC: n.Name(), PID: listener.PID, Comm: listener.Comm}
-	v := s.config.Faults.Evaluate(call)
-	if v.Rule == nil {
-		return 0
+	for _, r := range s.config.Faults.Evaluate(call).Rules {
+		s.ruleActed("connection is rejected by the fault program", r, &call)
+		why = r.Reason
 	}
-	s.logFault("connection is rejected by the fault program", v.Rule, &call)
-	return v.Rule.Reason
+	return why
 }
 
 // addFaults adds the rules of a program to those that the daemon has.
@@ -151,7 +159,7 @@ func (c *conn) wait(v fault.VerbVerdict, err error) {
 		case <-c.ctx.Done():
 		}
 	}
-	if v.Rule != nil && v.Rule.Close {
+	if n := len(v.Rules); n > 0 && v.Rules[n-1].Close {
 		c.end(err)
 	}
 }

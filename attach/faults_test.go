@@ -10,8 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/attach"
+	"softroce/capture"
 	"softroce/internal/abi"
 	"softroce/internal/fabrictest"
+	"softroce/wire"
 	"softroce/wire/fault"
 )
 
@@ -89,7 +91,8 @@ func TestSlowVerbIsCarriedOut(t *testing.T) {
 // A rule ends the connection on which its verb is called, after the delays of rules before it, and
 // no other connection.
 func TestConnectionsEndByRule(t *testing.T) {
-	f := fabrictest.New(t, fabrictest.Config{})
+	recorder := capture.NewRecorder()
+	f := fabrictest.New(t, fabrictest.Config{Sinks: map[int]wire.FrameSink{0: recorder}})
 	if err := f.SetFaults(0, "slow alloc_pd 1h nth 1\nclose alloc_pd nth 1,2"); err != nil {
 		t.Fatal(err)
 	}
@@ -105,6 +108,15 @@ func TestConnectionsEndByRule(t *testing.T) {
 	}
 	other.mustCall(abi.OpAllocPD, nil)
 	slow.mustCall(abi.OpQueryDevice, nil)
+	// That of the slow call and its end, and that of the second call.
+	var notes []string
+	for _, n := range recorder.Notes() {
+		what, _, _ := strings.Cut(n.Text, ", alloc_pd (nic0, pid ")
+		notes = append(notes, what)
+	}
+	if want := []string{"fault rule: slow alloc_pd 1h nth 1", "fault rule: close alloc_pd nth 1,2", "fault rule: close alloc_pd nth 1,2"}; !slices.Equal(notes, want) {
+		t.Errorf("notes %q, want %q", notes, want)
+	}
 }
 
 // A verb that is held is carried out when its rule is removed, and ends with its connection. Others

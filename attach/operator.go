@@ -197,6 +197,7 @@ func (c *conn) setLink(v *abi.SetLinkRequest, _ *control.Packet) (reply, error) 
 	if v.Up > 1 {
 		return reply{}, errorf(syscall.EINVAL, "link state %d: want 0 or 1", v.Up)
 	}
+	c.server.log.Info("link set", "nic", d.Name(), "up", v.Up == 1, "pid", c.peer.PID)
 	d.engine.Do(func() { d.SetLink(v.Up == 1) })
 	return reply{}, nil
 }
@@ -207,7 +208,9 @@ func (c *conn) fireEvent(v *abi.FireEventRequest, _ *control.Packet) (reply, err
 	if err != nil {
 		return reply{}, err
 	}
-	d.engine.Do(func() { err = d.Fire(ib.EventType(v.Event), v.Number) })
+	if d.engine.Do(func() { err = d.Fire(ib.EventType(v.Event), v.Number) }); err == nil {
+		c.server.log.Info("event raised", "nic", d.Name(), "event", ib.EventType(v.Event), "object", v.Number, "pid", c.peer.PID)
+	}
 	return reply{}, err
 }
 

@@ -2,6 +2,7 @@ package nic
 
 import (
 	"encoding/binary"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync/atomic"
@@ -26,6 +27,8 @@ type DeviceConfig struct {
 
 	Identity Identity
 	LinkName func() string // the link's name in Snapshot; may be nil
+
+	Log *slog.Logger // of the first action of each fault rule; nil disables logging
 }
 
 // A Device is a NIC with one port.
@@ -34,6 +37,7 @@ type Device struct {
 	name     string
 	link     wire.Link
 	linkName func() string // may be nil
+	log      *slog.Logger  // may be nil
 	iface    wire.Interface
 	limits   Limits // of what clients ask for
 	granted  Limits // of what they are granted
@@ -98,12 +102,14 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	}
 	d := &Device{
 		linkName: c.LinkName,
+		log:      c.Log,
 		pkeys:    slices.Clone(c.PKeys),
 		engine:   e, name: c.Name, link: c.Link, iface: c.Iface, limits: c.Limits.withDefaults(), guid: c.GUID,
 		identity: c.Identity.withDefaults(),
 		groups:   map[GID]*group{}, users: map[uint32]*user{},
 		table: mrtable.NewTable(rand.New(rand.NewPCG(e.seed, uint64(len(e.devices))))),
 	}
+	d.completionFaults.OnAct = d.workRequestRuleActed
 	if d.guid == 0 {
 		ll := linkLocal(c.Iface.MAC())
 		d.guid = binary.BigEndian.Uint64(ll[8:])
@@ -169,7 +175,15 @@ func (d *Device) linkChanged() {
 // interface is, and discards what it would send and receive.
 func (d *Device) SetLink(up bool) {
 	d.disabled = !up
+	d.Note(&fault.Note{Operator: true, Text: "link set " + upOrDown(up)})
 	d.linkChanged()
+}
+
+func upOrDown(up bool) string {
+	if up {
+		return "up"
+	}
+	return "down"
 }
 
 // neighborChanged sets the MAC of the next hop in the queue pairs and address handles that send to

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"fmt"
 	"slices"
 
 	"softroce/internal/ib"
@@ -20,9 +21,39 @@ func (d *Device) AddFaults(p *fault.Program) {
 	f, ok := d.link.(*wire.FaultLink)
 	if !ok {
 		f = wire.NewFaultLink(d.link, nil)
+		f.OnFirst(func(r *fault.Rule) { d.logRule(r.Source, r.String()) })
 		d.link = f
 	}
 	f.Add(d.engine.Now(), p)
+}
+
+// logRule logs that a rule has acted for the first time. The engine does not wait for the log.
+func (d *Device) logRule(s fault.Source, rule string) {
+	if d.log != nil {
+		go d.log.Info("a rule of the fault program acts for the first time", "id", s.ID, "line", s.Line, "rule", rule, "nic", d.name)
+	}
+}
+
+// Note gives a note to the captures of the device. It is for the goroutine of the engine.
+func (d *Device) Note(n *fault.Note) { wire.NoterOf(d.link).Note(d.engine.Now(), 0, n) }
+
+// workRequestRuleActed notes that a rule has acted on a work request, and logs it the first time.
+func (d *Device) workRequestRuleActed(r *fault.CompletionRule, first bool, w fault.WorkRequest) {
+	d.completionRuleActed(r, first, func() fault.Note {
+		return fault.Note{PID: w.PID, Comm: w.Comm, QPN: w.QPN, Result: fmt.Sprintf("%v work request", w.Opcode)}
+	})
+}
+
+// completionRuleActed notes what a rule has done, and logs it the first time.
+func (d *Device) completionRuleActed(r *fault.CompletionRule, first bool, note func() fault.Note) {
+	if first {
+		d.logRule(r.Source, r.Text)
+	}
+	if wire.NoterOf(d.link).Noting() {
+		n := note()
+		n.Rule, n.Text = r.ID, r.Text
+		d.Note(&n)
+	}
 }
 
 // SetFaults replaces the rules for completions by those of a program.
@@ -47,7 +78,14 @@ func (d *Device) refuses(qpn, rkey uint32) bool {
 		return false
 	}
 	a := fault.RemoteAccess{PID: q.ctx.opt.PID, Comm: q.ctx.opt.Comm, QPN: qpn, RKey: rkey}
-	return d.completionFaults.Refuse(d.engine.now, &a)
+	r, first := d.completionFaults.Refuse(d.engine.now, &a)
+	if r == nil {
+		return false
+	}
+	d.completionRuleActed(r, first, func() fault.Note {
+		return fault.Note{PID: a.PID, Comm: a.Comm, QPN: qpn, Result: fmt.Sprintf("access with R_Key %#x", rkey)}
+	})
+	return true
 }
 
 // RemoveFault removes a rule for packets or completions and reports whether there was one of this

@@ -1,10 +1,12 @@
 package nic
 
 import (
+	"fmt"
 	"slices"
 	"syscall"
 
 	"softroce/internal/ib"
+	"softroce/wire/fault"
 )
 
 // Fire raises an event, with what belongs to it: a port that is in error is down, a queue pair or
@@ -23,6 +25,11 @@ func (d *Device) Fire(t ib.EventType, number uint32) error {
 	case !target.fire(d, t, number):
 		return errorf(syscall.ENOENT, "NIC %s has no %s %d", d.name, target.kind, number)
 	}
+	text := fmt.Sprintf("event %v raised", t)
+	if number != 0 {
+		text += fmt.Sprintf(" for %s %#x", target.kind, number)
+	}
+	d.Note(&fault.Note{Operator: true, Text: text})
 	return nil
 }
 

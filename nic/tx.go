@@ -146,7 +146,7 @@ func (t *txState) frame(b *frameBatch, path *wire.Path, volatile bool) *wire.TxF
 	}
 	b.filled++
 	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = path, 0, volatile, false, false
-	f.Len = 0
+	f.Len, f.Mark = 0, 0
 	return f
 }
 

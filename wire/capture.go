@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"softroce/packet"
+	"softroce/wire/fault"
 )
 
 // A FrameSink receives frames as they are on the wire, from Ethernet header to ICRC, with the time
@@ -15,6 +16,47 @@ import (
 // CaptureLinks of NICs on several engines call a shared sink concurrently.
 type FrameSink interface {
 	WriteFrame(wallNs int64, iface int, frame []byte) error
+}
+
+// A NoteSink is a FrameSink that also records what fault rules did. Each frame has a mark, which is
+// unique among the links of a daemon. A note may come before the frame that it is about, or a while
+// after it: a receive rule acts on a packet of a fabric that was recorded when it was sent.
+type NoteSink interface {
+	FrameSink
+	WriteMarked(wallNs int64, iface int, frame []byte, mark uint64) error // WriteFrame with a mark
+
+	// WriteNote records a note about the frame with a mark. If the capture has no such frame, the
+	// note is recorded by itself; its Packet describes the frame. The sink may keep the note.
+	WriteNote(wallNs int64, iface int, mark uint64, n *fault.Note) error
+}
+
+// A Noter is middleware that passes notes on to captures. Its methods are for the goroutine of the
+// link.
+type Noter interface {
+	// Noting reports whether a capture that takes notes runs.
+	Noting() bool
+
+	// NewMark returns a mark for a frame that is to be sent.
+	NewMark() uint64
+
+	// Note gives a note about the frame with a mark, or about none if it is 0, to the captures. It
+	// owns n.
+	Note(now int64, mark uint64, n *fault.Note)
+}
+
+// noNoter is the Noter of links without captures.
+type noNoter struct{}
+
+func (noNoter) Noting() bool                    { return false }
+func (noNoter) NewMark() uint64                 { return 0 }
+func (noNoter) Note(int64, uint64, *fault.Note) {}
+
+// NoterOf returns the Noter of a link, which may be one that does nothing.
+func NoterOf(l Link) Noter {
+	if n, ok := l.(Noter); ok {
+		return n
+	}
+	return noNoter{}
 }
 
 // CaptureLink is middleware that writes the packets that pass it to sinks, which can be attached
@@ -30,7 +72,8 @@ type CaptureLink struct {
 	taps  atomic.Pointer[[]*Tap]
 	mu    sync.Mutex // held while taps is replaced
 	frame []byte
-	last  int64 // the link's time of the last frame
+	last  int64  // the link's time of the last frame
+	marks uint64 // the last mark
 }
 
 // CaptureOptions are properties of frames that a link does not have.
@@ -50,12 +93,16 @@ type CaptureOptions struct {
 	// Wall converts the link's time to nanoseconds since 1970. If it is nil, each Tap measures the
 	// offset between the clocks once.
 	Wall func(now int64) int64
+
+	// FirstMark is the number before the marks of frames, which the links of a daemon must not
+	// share.
+	FirstMark uint64
 }
 
 // NewCaptureLink wraps a link. sink, if not nil, is attached as interface 0.
 func NewCaptureLink(inner Link, sink FrameSink, o CaptureOptions) *CaptureLink {
 	can := inner.Capabilities()
-	c := &CaptureLink{inner: inner, o: o, icrc: can.ICRC, port: can.SrcPort}
+	c := &CaptureLink{inner: inner, o: o, icrc: can.ICRC, port: can.SrcPort, marks: o.FirstMark}
 	if sink != nil {
 		c.Attach(sink, 0)
 	}
@@ -66,6 +113,7 @@ func NewCaptureLink(inner Link, sink FrameSink, o CaptureOptions) *CaptureLink {
 type Tap struct {
 	capture *CaptureLink
 	sink    FrameSink
+	notes   NoteSink // the same sink, or nil
 	iface   int
 	packets atomic.Uint64
 	err     atomic.Pointer[error]
@@ -79,6 +127,7 @@ type Tap struct {
 // Attach starts writing to sink, as interface iface. It may be called from any goroutine.
 func (c *CaptureLink) Attach(sink FrameSink, iface int) *Tap {
 	t := &Tap{capture: c, sink: sink, iface: iface}
+	t.notes, _ = sink.(NoteSink)
 	c.replace(func(taps []*Tap) []*Tap { return append(taps, t) })
 	return t
 }
@@ -126,6 +175,11 @@ func (c *CaptureLink) Send(now int64, batch []TxFrame) (int, error) {
 		return c.inner.Send(now, batch)
 	}
 	clearDropped(batch)
+	for i := range batch {
+		if batch[i].Mark == 0 {
+			batch[i].Mark = c.NewMark()
+		}
+	}
 	t := c.startCall(now)
 	n, err := c.inner.Send(now, batch)
 	for i := range batch[:n] {
@@ -136,7 +190,7 @@ func (c *CaptureLink) Send(now int64, batch []TxFrame) (int, error) {
 	for i := range batch[:n] {
 		if !batch[i].Dropped {
 			c.buildTx(&batch[i])
-			c.write(*taps, t.next(batch[i].Len))
+			c.write(*taps, t.next(batch[i].Len), batch[i].Mark)
 		}
 	}
 	c.end(*taps)
@@ -160,8 +214,11 @@ func (c *CaptureLink) Receive(now int64, batch []RxFrame) (int, error) {
 	c.begin(*taps, now)
 	t.end = c.endCall(t.start)
 	for i := range batch[:n] {
+		if batch[i].Mark == 0 {
+			batch[i].Mark = c.NewMark()
+		}
 		c.buildRx(&batch[i])
-		c.write(*taps, t.next(rxLen(&batch[i])))
+		c.write(*taps, t.next(rxLen(&batch[i])), batch[i].Mark)
 	}
 	c.end(*taps)
 	return n, err
@@ -225,7 +282,7 @@ func (c *CaptureLink) end(taps []*Tap) {
 }
 
 // write writes the current frame, which passed the link at a time, to all taps.
-func (c *CaptureLink) write(taps []*Tap, now int64) {
+func (c *CaptureLink) write(taps []*Tap, now int64, mark uint64) {
 	if c.o.Clock != nil {
 		now = max(now, c.last+1)
 		c.last = now
@@ -234,16 +291,59 @@ func (c *CaptureLink) write(taps []*Tap, now int64) {
 		if t.off {
 			continue
 		}
-		wall := now + t.offset
-		if c.o.Wall != nil {
-			wall = c.o.Wall(now)
+		var err error
+		if t.notes != nil {
+			err = t.notes.WriteMarked(t.wall(now), t.iface, c.frame, mark)
+		} else {
+			err = t.sink.WriteFrame(t.wall(now), t.iface, c.frame)
 		}
-		if err := t.sink.WriteFrame(wall, t.iface, c.frame); err != nil {
+		if err != nil {
 			t.fail(err)
 			continue
 		}
 		t.packets.Add(1)
 	}
+}
+
+// wall converts the link's time.
+func (t *Tap) wall(now int64) int64 {
+	if w := t.capture.o.Wall; w != nil {
+		return w(now)
+	}
+	return now + t.offset
+}
+
+// Noting implements Noter.
+func (c *CaptureLink) Noting() bool {
+	taps := c.taps.Load()
+	return taps != nil && slices.ContainsFunc(*taps, func(t *Tap) bool { return t.notes != nil })
+}
+
+// NewMark implements Noter.
+func (c *CaptureLink) NewMark() uint64 {
+	c.marks++
+	return c.marks
+}
+
+// Note implements Noter.
+func (c *CaptureLink) Note(now int64, mark uint64, n *fault.Note) {
+	taps := c.taps.Load()
+	if taps == nil {
+		return
+	}
+	if c.o.Clock != nil {
+		now = c.o.Clock()
+	}
+	c.begin(*taps, now)
+	for _, t := range *taps {
+		if t.off || t.notes == nil {
+			continue
+		}
+		if err := t.notes.WriteNote(t.wall(now), t.iface, mark, n); err != nil {
+			t.fail(err)
+		}
+	}
+	c.end(*taps)
 }
 
 // fail is not part of write, where err would escape to the heap for each packet.

@@ -19,7 +19,7 @@ func (h *rxCopy) set(f *TxFrame, mac [6]byte) {
 	h.RxFrame = RxFrame{
 		Head: h.buf,
 		Src:  p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: p.TClass, HopLimit: p.HopLimit,
-		FlowLabel: p.FlowLabel, ID: f.ID, SrcMAC: mac, BadICRC: bad,
+		FlowLabel: p.FlowLabel, ID: f.ID, SrcMAC: mac, BadICRC: bad, Mark: f.Mark,
 	}
 	h.tagAs(p)
 	if f.CE {

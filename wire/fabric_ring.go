@@ -28,6 +28,7 @@ type ringSlot struct {
 	headLen uint8
 	ce, bad bool
 	id      uint16
+	mark    uint64
 	path    *Path
 	srcMAC  [6]byte
 	tail    [][]byte // payload and pad
@@ -43,7 +44,7 @@ func (r *frameRing) push(f *TxFrame, mac [6]byte) bool {
 	}
 	s := r.slot(r.n)
 	r.n++
-	s.path, s.id, s.ce, s.srcMAC = f.Path, f.ID, f.CE, mac
+	s.path, s.id, s.ce, s.srcMAC, s.mark = f.Path, f.ID, f.CE, mac, f.Mark
 	s.bad, s.copied, s.owned = false, false, false
 	if f.Flip != 0 || !payloadIsStable(f) {
 		s.whole, s.bad = appendFrame(s.whole[:0], f)
@@ -124,7 +125,7 @@ func (r *frameRing) receive(batch []RxFrame) int {
 		p, b := s.path, &batch[i]
 		*b = RxFrame{
 			Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: p.TClass, HopLimit: p.HopLimit,
-			FlowLabel: p.FlowLabel, ID: s.id, SrcMAC: s.srcMAC, BadICRC: s.bad,
+			FlowLabel: p.FlowLabel, ID: s.id, SrcMAC: s.srcMAC, BadICRC: s.bad, Mark: s.mark,
 		}
 		b.tagAs(p)
 		if s.ce {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"fmt"
 	"net/netip"
 	"sync/atomic"
 
@@ -33,6 +34,7 @@ const (
 // times alone.
 type FaultLink struct {
 	inner     Link
+	noter     Noter
 	rules     fault.Evaluator
 	info      fault.PacketInfo // of the current packet
 	verdict   fault.Verdict    // on the current packet
@@ -53,7 +55,7 @@ type FaultLink struct {
 
 // NewFaultLink wraps a link. A nil program has no rules.
 func NewFaultLink(inner Link, p *fault.Program) *FaultLink {
-	return &FaultLink{inner: inner, rules: fault.NewEvaluator(p)}
+	return &FaultLink{inner: inner, noter: NoterOf(inner), rules: fault.NewEvaluator(p)}
 }
 
 // SetProgram replaces the program and resets the rules' counters. Queued packets stay queued. It
@@ -64,6 +66,10 @@ func (f *FaultLink) SetProgram(p *fault.Program) {
 	}
 	f.newProgram.Store(p)
 }
+
+// OnFirst sets a function that the link calls when a rule acts for the first time. It must not
+// block.
+func (f *FaultLink) OnFirst(fn func(*fault.Rule)) { f.rules.OnFirst = fn }
 
 // Add adds the rules of a program behind the others, whose counters stay. It is for the goroutine
 // that calls Send and Receive.
@@ -81,7 +87,9 @@ func (f *FaultLink) RuleCounters() []fault.RuleCounters { return f.rules.Counter
 func (f *FaultLink) begin(now int64) error {
 	f.now = now
 	if p := f.newProgram.Load(); p != nil && f.newProgram.CompareAndSwap(p, nil) {
+		first := f.rules.OnFirst
 		f.rules = fault.NewEvaluator(p)
+		f.rules.OnFirst = first
 	}
 	f.rules.Begin(now)
 	if f.tx.empty() {
@@ -103,6 +111,38 @@ func (f *FaultLink) evaluate(now int64, d fault.Direction, src, dst netip.Addr, 
 	p.Parse(head, payload)
 	f.rules.Evaluate(now, p, &f.verdict, fault.MaxQueued-queued)
 }
+
+// notes returns a note for each rule that acted on the current packet. Number 0 is the packet
+// itself, all others are copies of it.
+func (f *FaultLink) notes(number int) (l []*fault.Note) {
+	for _, r := range f.verdict.Rules {
+		n := &fault.Note{Rule: r.ID, Text: r.String(), Direction: f.info.Direction, Packet: f.info.String()}
+		switch {
+		case r == f.verdict.Overflowed:
+			n.Result = "dropped because the queue is full"
+		case number > 0:
+			n.Result = fmt.Sprintf("copy %d", number)
+		}
+		l = append(l, n)
+	}
+	return l
+}
+
+// note gives notes about the frame with a mark to captures.
+func (f *FaultLink) note(mark uint64, notes []*fault.Note) {
+	for _, n := range notes {
+		f.noter.Note(f.now, mark, n)
+	}
+}
+
+// Noting implements Noter.
+func (f *FaultLink) Noting() bool { return f.noter.Noting() }
+
+// NewMark implements Noter.
+func (f *FaultLink) NewMark() uint64 { return f.noter.NewMark() }
+
+// Note implements Noter.
+func (f *FaultLink) Note(now int64, mark uint64, n *fault.Note) { f.noter.Note(now, mark, n) }
 
 // NextDeadline implements Link.
 func (f *FaultLink) NextDeadline() int64 {

@@ -22,6 +22,7 @@ type queuedPacket[T any] struct {
 	reorder      int    // later packets of the flow that still have to pass first
 	reorderUntil int64  // when it no longer waits for them
 	rate         *fault.RateQueue
+	notes        []*fault.Note // for captures, when the frame is sent
 }
 
 // A faultQueue holds the copied packets of one direction. It reuses their buffers.

@@ -79,6 +79,9 @@ func (f *FaultLink) passesReceived(now int64, rx *RxFrame) bool {
 	}
 	f.rxSeq++
 	f.evaluate(now, fault.Received, rx.Src, rx.Dst, rx.Head, rx.Tail, n, f.rx.len())
+	if len(f.verdict.Rules) > 0 && f.noter.Noting() {
+		f.note(rx.Mark, f.notes(0))
+	}
 	switch {
 	case f.verdict.Drop:
 		f.own.Drops[DropFault]++

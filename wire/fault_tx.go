@@ -38,7 +38,8 @@ func (f *FaultLink) Send(now int64, batch []TxFrame) (int, error) {
 		tx := &batch[i]
 		f.txSeq++
 		f.evaluate(now, fault.Sent, tx.Path.Src, tx.Path.Dst, tx.Head[:tx.HeadLen], tx.Payload, tx.Len, f.tx.len())
-		if f.verdict.Passes(now) && len(f.tx.reordered) == 0 {
+		noting := len(f.verdict.Rules) > 0 && f.noter.Noting()
+		if !noting && f.verdict.Passes(now) && len(f.tx.reordered) == 0 {
 			continue
 		}
 		if err := f.forward(batch[from:i]); err != nil {
@@ -47,9 +48,12 @@ func (f *FaultLink) Send(now int64, batch []TxFrame) (int, error) {
 		from = i + 1
 		if f.verdict.Drop {
 			f.own.Drops[DropFault]++
+			if noting {
+				f.note(0, f.notes(0))
+			}
 			continue
 		}
-		f.queueTx(now, tx)
+		f.queueTx(now, tx, noting)
 		if err := f.sendReady(); err != nil {
 			return i + 1, err
 		}
@@ -75,9 +79,9 @@ func (f *FaultLink) forward(batch []TxFrame) error {
 }
 
 // queueTx queues a frame, changed as the verdict says, and its copies.
-func (f *FaultLink) queueTx(now int64, tx *TxFrame) {
+func (f *FaultLink) queueTx(now int64, tx *TxFrame, noting bool) {
 	v := &f.verdict
-	for range 1 + v.Copies {
+	for i := range 1 + v.Copies {
 		c := f.newTxCopy()
 		c.set(tx)
 		if v.FlipBit != 0 {
@@ -85,8 +89,13 @@ func (f *FaultLink) queueTx(now int64, tx *TxFrame) {
 		}
 		c.CE = c.CE || v.Mark
 		v.SetFields(c.Head[:c.HeadLen])
+		var notes []*fault.Note
+		if c.Mark = 0; noting {
+			c.Mark = f.noter.NewMark()
+			notes = f.notes(i)
+		}
 		f.tx.add(queuedPacket[*txCopy]{
-			frame: c, flow: faultFlow{tx.Path.Dst, f.info.Header.DestQP}, seq: f.txSeq,
+			notes: notes, frame: c, flow: faultFlow{tx.Path.Dst, f.info.Header.DestQP}, seq: f.txSeq,
 			due: v.Due, reorder: v.Reorder, reorderUntil: v.ReorderUntil, rate: v.Queue,
 		}, now)
 	}
@@ -110,6 +119,7 @@ func (f *FaultLink) sendReady() error {
 		for _, p := range ready[:n] {
 			f.tx.free = append(f.tx.free, p.frame)
 			f.tx.passed(p.flow, p.seq, f.now)
+			f.note(p.frame.Mark, p.notes)
 		}
 		f.tx.remove(n)
 		if n < len(ready) {

@@ -110,6 +110,10 @@ type TxFrame struct {
 	// Dropped is set by a link that took the frame and could not send it.
 	Dropped bool
 
+	// Mark is the number by which notes of captures name the frame: see NoteSink. If it is 0, a
+	// CaptureLink sets it while a capture runs.
+	Mark uint64
+
 	// Set by the link after sending, for captures.
 	ID   uint16 // IPv4 Identification
 	ICRC uint32 // as computed, before Flip; 0 on a link without ICRC
@@ -137,6 +141,7 @@ type RxFrame struct {
 
 	ICRC    uint32 // as received
 	BadICRC bool   // the link checked the ICRC and it is wrong
+	Mark    uint64 // that of the TxFrame on a fabric; otherwise a CaptureLink sets it
 }
 
 // CE reports whether the ECN bits say "congestion experienced".

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"softroce/packet"
+	"softroce/wire/fault"
 )
 
 // A Shape is the rate and the delay of an emulated port.
@@ -262,6 +263,15 @@ func (s *ShapedLink) NextDeadline() int64 {
 	}
 	return earlier(t, s.inner.NextDeadline())
 }
+
+// Noting implements Noter.
+func (s *ShapedLink) Noting() bool { return NoterOf(s.inner).Noting() }
+
+// NewMark implements Noter.
+func (s *ShapedLink) NewMark() uint64 { return NoterOf(s.inner).NewMark() }
+
+// Note implements Noter.
+func (s *ShapedLink) Note(now int64, mark uint64, n *fault.Note) { NoterOf(s.inner).Note(now, mark, n) }
 
 // CopyPayload implements Link.
 func (s *ShapedLink) CopyPayload() { s.inner.CopyPayload() }

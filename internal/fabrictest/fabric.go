@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/attach"
+	"softroce/capture"
 	"softroce/internal/tempdir"
 	"softroce/nic"
 	"softroce/verbs"
@@ -132,7 +133,10 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 	iface = port.Follow(iface)
 	var link wire.Link = port
 	if sink := c.Sinks[i]; sink != nil {
-		tap := wire.NewCaptureLink(link, nil, wire.CaptureOptions{MAC: iface.MAC, Clock: e.Now})
+		tap := wire.NewCaptureLink(link, nil, wire.CaptureOptions{MAC: iface.MAC, Clock: e.Now, FirstMark: uint64(i) << marksOfLink})
+		if r, ok := sink.(*capture.Recorder); ok {
+			sink = noteSink{r}
+		}
 		tap.Attach(sink, i)
 		link = tap
 	}
@@ -149,6 +153,22 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 	f.Faults, f.Devices = append(f.Faults, faults), append(f.Devices, d)
 	f.verbs.SetProgram(d.Name(), program)
 	d.SetFaults(program)
+	return nil
+}
+
+// marksOfLink is the bits of the number of a frame of one link.
+const marksOfLink = 48
+
+// noteSink makes a Recorder a wire.NoteSink.
+type noteSink struct{ *capture.Recorder }
+
+// WriteNote implements wire.NoteSink.
+func (s noteSink) WriteNote(wallNs int64, iface int, mark uint64, n *fault.Note) error {
+	own := *n
+	own.NIC = fmt.Sprintf("nic%d", iface)
+	s.AddNote(mark, own.Comment(), capture.Note{
+		Time: time.Unix(0, wallNs).UTC(), Text: own.String(), NIC: own.NIC, Rule: own.Rule, PID: own.PID, Program: own.Comm, QP: own.QPN,
+	})
 	return nil
 }
 

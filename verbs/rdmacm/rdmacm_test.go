@@ -7,16 +7,19 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"softroce/capture"
 	"softroce/internal/fabrictest"
 	"softroce/nic"
 	"softroce/transport"
 	"softroce/verbs"
 	"softroce/verbs/rdmacm"
 	"softroce/verbs/verbstest"
+	"softroce/wire"
 )
 
 // A caller is a client of the connection manager with one event channel.
@@ -228,7 +231,8 @@ func TestConnectionRequestsAreRejected(t *testing.T) {
 
 // A rule rejects the connections to a program, and those to another program are not disturbed.
 func TestConnectionsAreRejectedByRule(t *testing.T) {
-	f := fabrictest.New(t, fabrictest.Config{})
+	recorder := capture.NewRecorder()
+	f := fabrictest.New(t, fabrictest.Config{Sinks: map[int]wire.FrameSink{1: recorder}})
 	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 	_, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
 	connect := func() *rdmacm.ID {
@@ -254,6 +258,10 @@ func TestConnectionsAreRejectedByRule(t *testing.T) {
 		if l := f.Server.Snapshot().Devices[1].Faults; len(l) != 1 || l[0].Matched != 2 || l[0].Acted != 1 {
 			t.Errorf("%s: counted %+v", rule, l)
 		}
+		if l := recorder.Notes(); len(l) != 1 || l[0].PID != os.Getpid() || l[0].NIC != "nic1" || !strings.Contains(l[0].Text, "fail connection "+rule) {
+			t.Errorf("%s: notes %+v", rule, l)
+		}
+		recorder.Reset()
 	}
 	if err := f.SetFaults(1, "fail connection no_resources client other\nfail connection no_resources nic nic0"); err != nil {
 		t.Fatal(err)

@@ -2,8 +2,11 @@ package verbstest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
+	"strings"
+	"syscall"
 
 	"softroce/capture"
 	"softroce/packet"
@@ -73,6 +76,29 @@ func ExampleWithCapture() {
 	// Output:
 	// length 5 acknowledged true
 	// 1 request
+}
+
+// A Recorder also has what fault rules did: comments on packets, and notes where there is none.
+func ExampleWithCapture_faults() {
+	recorder := capture.NewRecorder()
+	fabric, err := verbstest.NewFabric(verbstest.WithCapture(recorder),
+		verbstest.WithFaults(0, "fail alloc_mw ENOMEM nth 1\nmark send kind write nth 1"))
+	check(err)
+	defer fabric.Close()
+	x, y := fabric.Connected(verbstest.EndpointConfig{})
+
+	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 5), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+	x.Completion()
+	_, err = x.PD.AllocMW(context.Background(), verbs.MWType1)
+	fmt.Println(errors.Is(err, syscall.ENOMEM))
+
+	fmt.Println(recorder.Find(capture.Opcode(packet.WriteOnly)).Comments)
+	note, _, _ := strings.Cut(recorder.Notes()[0].Text, ", pid")
+	fmt.Println(note)
+	// Output:
+	// true
+	// [fault rule: mark send kind write nth 1 (nic0, send)]
+	// fault rule: fail alloc_mw ENOMEM nth 1, alloc_mw (nic0
 }
 
 // Replay checks that each packet of a recording is one that softroce would have sent.

@@ -1,6 +1,9 @@
 package verbstest_test
 
 import (
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 
 	"softroce/capture"
@@ -57,6 +60,19 @@ func TestFaultsApplyToOneNICAndCanBeReplaced(t *testing.T) {
 		t.Errorf("the cable carried\n%v", sent)
 	}
 	y.Completion()
+}
+
+func TestCaptureSaysWhichAccessIsRefused(t *testing.T) {
+	rec := capture.NewRecorder()
+	f := verbstest.New(t, verbstest.WithCaptureAt(1, rec), verbstest.WithFaults(1, "fail access"))
+	x, y := verbstest.EndpointConfig{}.Connect(t, f.Open(0), f.Open(1))
+	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 8), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+	x.Failure(verbs.WCRemAccessErr)
+	notes := rec.Notes()
+	want := fmt.Sprintf("fault rule: fail access, access with R_Key %#x (nic1, pid %d, ", y.MR.RKey(), os.Getpid())
+	if len(notes) != 1 || !strings.HasPrefix(notes[0].Text, want) || notes[0].QP != y.QPNum() {
+		t.Errorf("notes %+v, want one of QP %#x that begins %q", notes, y.QPNum(), want)
+	}
 }
 
 // A failing records whether a test fails, in place of failing it.

@@ -99,7 +99,13 @@ func fromReply(s ib.WCStatus) bool {
 }
 
 // Completions applies the rules for completions of one NIC. Its methods are for one goroutine.
-type Completions struct{ rules []*completionState }
+type Completions struct {
+	// OnAct, if it is not nil, is called when a rule acts on a work request, with true the first
+	// time.
+	OnAct func(r *CompletionRule, first bool, w WorkRequest)
+
+	rules []*completionState
+}
 
 // completionState is a rule with its random numbers and what it has counted.
 type completionState struct {
@@ -143,7 +149,7 @@ func (c *Completions) Has(r *CompletionRule) bool {
 // nil.
 func (c *Completions) Fail(now int64, w *WorkRequest) *CompletionRule {
 	for _, r := range c.rules {
-		if r.Status != ib.WCSuccess && r.selects(w, now) {
+		if r.Status != ib.WCSuccess && c.selects(r, w, now) {
 			return r.CompletionRule
 		}
 	}
@@ -154,7 +160,7 @@ func (c *Completions) Fail(now int64, w *WorkRequest) *CompletionRule {
 // or nil.
 func (c *Completions) Late(now int64, w *WorkRequest) (delay time.Duration, held *CompletionRule) {
 	for _, r := range c.rules {
-		if r.Status == ib.WCSuccess && r.selects(w, now) {
+		if r.Status == ib.WCSuccess && c.selects(r, w, now) {
 			delay += r.Delay
 			if r.Hold {
 				return delay, r.CompletionRule
@@ -164,11 +170,15 @@ func (c *Completions) Late(now int64, w *WorkRequest) (delay time.Duration, held
 	return delay, nil
 }
 
-// Refuse reports whether a rule refuses an access.
-func (c *Completions) Refuse(now int64, a *RemoteAccess) bool {
-	return slices.ContainsFunc(c.rules, func(r *completionState) bool {
-		return r.matchesAccess(a, time.Duration(now-r.start)) && r.choose(&r.Selection)
-	})
+// Refuse returns the rule that refuses an access, and whether it is the first that it refuses; nil:
+// none does.
+func (c *Completions) Refuse(now int64, a *RemoteAccess) (r *CompletionRule, first bool) {
+	for _, r := range c.rules {
+		if r.matchesAccess(a, time.Duration(now-r.start)) && r.choose(&r.Selection) {
+			return r.CompletionRule, r.acted == 1
+		}
+	}
+	return nil, false
 }
 
 // RefusesAccess reports whether there is a rule that refuses accesses.
@@ -176,8 +186,15 @@ func (c *Completions) RefusesAccess() bool {
 	return slices.ContainsFunc(c.rules, func(r *completionState) bool { return r.Access })
 }
 
-func (r *completionState) selects(w *WorkRequest, now int64) bool {
-	return r.matches(w, time.Duration(now-r.start)) && r.choose(&r.Selection)
+// selects counts a work request that matches a rule, and reports whether the rule acts on it.
+func (c *Completions) selects(r *completionState, w *WorkRequest, now int64) bool {
+	if !r.matches(w, time.Duration(now-r.start)) || !r.choose(&r.Selection) {
+		return false
+	}
+	if c.OnAct != nil {
+		c.OnAct(r.CompletionRule, r.acted == 1, *w)
+	}
+	return true
 }
 
 // CompletionCounters counts what a rule did with the work requests of a NIC.

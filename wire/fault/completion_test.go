@@ -78,7 +78,7 @@ func TestAccessRulesSelectAccesses(t *testing.T) {
 			t.Errorf("%s: RefusesAccess is %v", rule, rules.RefusesAccess())
 		}
 		for i := range int64(4) {
-			if rules.Refuse(1000+i*1e6, &a) {
+			if r, _ := rules.Refuse(1000+i*1e6, &a); r != nil {
 				got += "+"
 			} else {
 				got += "-"

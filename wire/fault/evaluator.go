@@ -19,6 +19,9 @@ type RuleCounters struct {
 
 // An Evaluator applies a program to the packets of one link. Its methods are for one goroutine.
 type Evaluator struct {
+	// OnFirst, if it is not nil, is called when a rule acts for the first time. It must not block.
+	OnFirst func(*Rule)
+
 	rules      []*ruleState
 	directions Direction
 	began      bool
@@ -113,6 +116,11 @@ type Verdict struct {
 
 	Queue *RateQueue // has its Remove called when the packet passes; nil: none
 
+	// Rules have acted, in this order. Overflowed is the one of them by which the packet is
+	// dropped, because a queue is full; nil: none. Both are valid until the next Evaluate.
+	Rules      []*Rule
+	Overflowed *Rule
+
 	set    []*ruleState // Set rules
 	holder *ruleState   // the first rule that needs the packet or copies of it queued
 }
@@ -135,10 +143,14 @@ func (v *Verdict) SetFields(head []byte) {
 // Evaluate sets v to what the rules decide about a packet. room is the number of packets that can
 // still be queued: a packet that needs more is dropped.
 func (e *Evaluator) Evaluate(now int64, p *PacketInfo, v *Verdict, room int) {
-	*v = Verdict{Due: now, set: v.set[:0]}
+	*v = Verdict{Due: now, set: v.set[:0], Rules: v.Rules[:0]}
 	for _, r := range e.rules {
 		if !r.selects(p, now) {
 			continue
+		}
+		v.Rules = append(v.Rules, r.Rule)
+		if r.acted == 1 && e.OnFirst != nil {
+			e.OnFirst(r.Rule)
 		}
 		r.act(p, v, now)
 		if v.Drop || v.Reorder > 0 {
@@ -149,7 +161,7 @@ func (e *Evaluator) Evaluate(now int64, p *PacketInfo, v *Verdict, room int) {
 		return
 	}
 	if room < 1+v.Copies {
-		v.Drop = true
+		v.Drop, v.Overflowed = true, v.holder.Rule
 		v.holder.count.Overflowed++
 	} else if v.Queue != nil {
 		v.Queue.queued += 1 + v.Copies
@@ -249,7 +261,7 @@ func (r *ruleState) enqueue(p *PacketInfo, v *Verdict) {
 	q := &r.queue
 	if q.queued >= limit {
 		r.count.Overflowed++
-		v.Drop = true
+		v.Drop, v.Overflowed = true, r.Rule
 		return
 	}
 	bits := 8 * uint64(p.FrameLen)

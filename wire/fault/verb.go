@@ -140,7 +140,7 @@ const verbRules = 1 << 32
 type VerbVerdict struct {
 	Delay time.Duration   // before it is carried out
 	Held  <-chan struct{} // after the delay it waits until this is closed; nil: it does not
-	Rule  *VerbRule       // by which it fails, is held, or its connection closed; nil: none of these
+	Rules []*VerbRule     // that have acted; only the last one may do more than delay it
 }
 
 // Evaluate returns what the rules decide about a call. The first rule that does more than delay it
@@ -163,12 +163,12 @@ func (v *Verbs) Evaluate(c Call) (d VerbVerdict) {
 			continue
 		}
 		n.Acted++
+		d.Rules = append(d.Rules, r.VerbRule)
 		d.Delay += r.Delay
 		if r.Hold {
 			d.Held = r.removed
 		}
 		if r.Hold || r.Close || r.Errno != 0 || r.Reason != 0 {
-			d.Rule = r.VerbRule
 			break
 		}
 	}

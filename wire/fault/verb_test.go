@@ -23,8 +23,8 @@ func verbsOf(t *testing.T, nic, program string) *Verbs {
 func (v *Verbs) errors(n int, c Call) (l []syscall.Errno) {
 	for range n {
 		e := syscall.Errno(0)
-		if d := v.Evaluate(c); d.Rule != nil {
-			e = d.Rule.Errno
+		if d := v.Evaluate(c); len(d.Rules) > 0 {
+			e = d.Rules[len(d.Rules)-1].Errno
 		}
 		l = append(l, e)
 	}
@@ -104,7 +104,7 @@ func TestVerbRulesSelectCalls(t *testing.T) {
 
 func TestDelaysOfVerbsAddUp(t *testing.T) {
 	v := verbsOf(t, "", "slow reg_mr 20ms\nslow reg_mr 1s\nfail reg_mr EFAULT\nslow reg_mr 1m")
-	if d := v.Evaluate(Call{Verb: "reg_mr"}); d.Delay != 1020*time.Millisecond || d.Rule == nil || d.Rule.Errno != syscall.EFAULT {
+	if d := v.Evaluate(Call{Verb: "reg_mr"}); d.Delay != 1020*time.Millisecond || len(d.Rules) != 3 || d.Rules[2].Errno != syscall.EFAULT {
 		t.Errorf("decided %v", d)
 	}
 }
