@@ -83,6 +83,9 @@ func (d *Daemon) Stop(t *testing.T) {
 	d.ended <- nil
 }
 
+// Output returns what the daemon has printed. It must have ended.
+func (d *Daemon) Output() string { return d.output.String() }
+
 // OpenNIC opens the daemon's first NIC as soon as it exists.
 func OpenNIC(t *testing.T, d *Daemon, socket string) *verbs.Context {
 	t.Helper()

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -28,6 +29,7 @@ type recording struct {
 	wake     sync.Cond // wakes the writer for new frames, and engines when there is room
 	pending  batch
 	spare    batch
+	notes    notes
 	counts   []capture.Interface // of each interface
 	state    control.CaptureState
 	err      error
@@ -68,6 +70,7 @@ type frameHeader struct {
 	wallNs int64
 	iface  int
 	n      int
+	mark   uint64
 }
 
 const (
@@ -95,7 +98,7 @@ func newRecording(o output, names []string) *recording {
 }
 
 // write appends a copy of a frame. It runs on the engines.
-func (r *recording) write(wallNs int64, iface int, frame []byte) {
+func (r *recording) write(wallNs int64, iface int, frame []byte, mark uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopping { // the frame is not lost: the capture has ended
@@ -113,7 +116,7 @@ func (r *recording) write(wallNs int64, iface int, frame []byte) {
 	if len(r.pending.headers) == 0 {
 		r.wake.Broadcast()
 	}
-	r.pending.headers = append(r.pending.headers, frameHeader{wallNs, iface, len(frame)})
+	r.pending.headers = append(r.pending.headers, frameHeader{wallNs, iface, len(frame), mark})
 	r.pending.data = append(r.pending.data, frame...)
 	r.state.Packets++
 	r.state.Bytes += uint64(len(frame))
@@ -183,7 +186,8 @@ func (r *recording) writeAll() error {
 	for more := true; more; {
 		var b batch
 		b, more = r.take()
-		if err := writeBatch(out, b); err != nil {
+		err := r.each(b, more, func(rec capture.Record) error { return out.WriteRecord(rec.Interface, rec) }, out.WriteNote)
+		if err = cmp.Or(err, out.Flush()); err != nil {
 			return err
 		}
 		// A reader that follows the capture learns of the loss, too.
@@ -210,17 +214,14 @@ func (r *recording) writeSelected() error {
 	for more := true; more && !full; {
 		var b batch
 		b, more = r.take()
-		for i := 0; i < len(b.headers) && !full; i++ {
-			h := b.headers[i]
-			rec := capture.Record{
-				Time: time.Unix(0, h.wallNs), Interface: h.iface, NIC: r.names[h.iface], LinkType: capture.Ethernet,
-				Length: h.n, Data: b.data[:h.n],
+		err := r.each(b, more, func(rec capture.Record) (err error) {
+			if full, err = r.selected.add(rec); full {
+				err = cmp.Or(err, errFull)
 			}
-			b.data = b.data[h.n:]
-			var err error
-			if full, err = r.selected.add(rec); err != nil {
-				return err
-			}
+			return err
+		}, r.selected.note)
+		if err != nil && err != errFull {
+			return err
 		}
 		if err := r.selected.flush(); err != nil {
 			return err
@@ -241,11 +242,11 @@ func (r *recording) end() {
 	r.detach()
 }
 
-// take waits for frames and swaps the buffers. more is false for the last batch.
+// take waits for frames or notes and swaps the buffers. more is false for the last batch.
 func (r *recording) take() (b batch, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.pending.headers) == 0 && !r.stopping {
+	for len(r.pending.headers) == 0 && r.notes.empty() && !r.stopping {
 		r.wake.Wait()
 	}
 	b = r.pending
@@ -253,16 +254,6 @@ func (r *recording) take() (b batch, more bool) {
 	r.spare = b
 	r.wake.Broadcast()
 	return b, !r.stopping
-}
-
-func writeBatch(out *capture.Writer, b batch) error {
-	for _, h := range b.headers {
-		if err := out.WriteFrame(h.wallNs, h.iface, b.data[:h.n]); err != nil {
-			return err
-		}
-		b.data = b.data[h.n:]
-	}
-	return out.Flush()
 }
 
 // release lets engines lose frames from now on, so that none waits for the file.

@@ -18,7 +18,7 @@ import (
 func frames(r *recording, n int) {
 	frame := make([]byte, 1<<19)
 	for i := range n {
-		r.write(int64(i), 0, frame)
+		r.write(int64(i), 0, frame, 0)
 	}
 }
 

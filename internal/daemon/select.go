@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,15 +89,18 @@ func (s *selection) copy(r *capture.Reader) error {
 	if err := s.writeHeader(); err != nil {
 		return err
 	}
+	var failed error
+	r.OnNote(func(n capture.Note) { failed = cmp.Or(failed, s.note(n)) })
+	defer r.OnNote(nil)
 	for rec, err := range r.Records() {
-		if err != nil {
+		if err = cmp.Or(failed, err); err != nil {
 			return err
 		}
 		if full, err := s.add(rec); err != nil || full {
 			return err
 		}
 	}
-	return nil
+	return failed
 }
 
 // add writes a frame if it is selected. full means that Count frames are written.
@@ -167,6 +171,7 @@ func (s *selection) describe(least int) (err error) {
 const (
 	blockOverhead = 32
 	headerSize    = 256
+	noteOverhead  = 160 // of a note, in addition to its text
 )
 
 // write writes a frame, to a new file if the old one is full.
@@ -196,6 +201,19 @@ func (s *selection) write(rec capture.Record) error {
 	s.state.Packets++
 	s.state.Bytes += uint64(len(rec.Data))
 	return nil
+}
+
+// note writes a note. Filters do not apply to it, and it begins no file.
+func (s *selection) note(n capture.Note) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.describe(1); err != nil {
+		return err
+	}
+	if s.size > 0 {
+		s.size += int64(len(n.Text) + noteOverhead)
+	}
+	return s.out.WriteNote(n)
 }
 
 // next begins another file, and removes the oldest if there are too many.

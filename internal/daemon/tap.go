@@ -8,6 +8,7 @@ import (
 	"softroce/attach"
 	"softroce/packet"
 	"softroce/wire"
+	"softroce/wire/fault"
 )
 
 // tap connects captures to the links of all NICs. While no capture runs it costs one atomic load
@@ -27,9 +28,12 @@ type tappedLink struct {
 	receiving bool // the engine is in Receive
 }
 
+// marksOfLink is the bits of the number of a frame of one link.
+const marksOfLink = 48
+
 // add wraps a link in a capture.
 func (t *tap) add(name string, link wire.Link, iface wire.Interface, fabric bool) *tappedLink {
-	o := wire.CaptureOptions{MAC: iface.MAC, Clock: t.clock, Wall: engineTime}
+	o := wire.CaptureOptions{MAC: iface.MAC, Clock: t.clock, Wall: engineTime, FirstMark: uint64(len(t.links)) << marksOfLink}
 	if n, ok := iface.(*wire.Netdev); ok {
 		o.Neighbor = n.Neighbor
 	}
@@ -79,9 +83,20 @@ type tapSink struct {
 
 // WriteFrame implements wire.FrameSink. It runs on the link's engine.
 func (s *tapSink) WriteFrame(now int64, iface int, frame []byte) error {
+	return s.WriteMarked(now, iface, frame, 0)
+}
+
+// WriteMarked implements wire.NoteSink.
+func (s *tapSink) WriteMarked(now int64, iface int, frame []byte, mark uint64) error {
 	if !s.link.receiving || !s.link.recordedAtSender(frame, s.single) {
-		s.write(now+s.offset, iface, frame)
+		s.write(now+s.offset, iface, frame, mark)
 	}
+	return nil
+}
+
+// WriteNote implements wire.NoteSink.
+func (s *tapSink) WriteNote(now int64, iface int, mark uint64, n *fault.Note) error {
+	s.note(now+s.offset, iface, mark, n)
 	return nil
 }
 
