@@ -352,16 +352,31 @@ func (r *liveRequester) judgeTimeout(c *conversation.Transmission) {
 	least := int64(r.timeouts) * l.local()
 	began := max(r.expired, int64(l.Posted[0]))
 	r.expired = since // at the earliest
-	switch pause := when(c) - since; {
+	pause := when(c) - since
+	early := Difference{c.No, c.BTH.PSN, "timeout", fmt.Sprintf("retransmitted after %v", time.Duration(pause)), fmt.Sprintf("not before %v", time.Duration(least))}
+	switch {
 	case pause >= least-int64(l.Early):
 	case when(c)-began >= l.local()-int64(l.Early):
 		r.v.deviate(deviationTimer, c)
 	case r.recovery != 0 && pause > r.recovery, r.followed > 0 && pause >= minAdaptive:
 		r.timeouts--
 		r.v.deviate(deviationAdaptive, c)
+	case r.missedResponse(c): // it, or one after it, may have shown a gap
+		r.timeouts--
+		r.ignored = append(r.ignored, early)
 	default:
-		r.v.differ(c, "timeout", fmt.Sprintf("retransmitted after %v", time.Duration(pause)), fmt.Sprintf("not before %v", time.Duration(least)))
+		r.v.Differences = append(r.v.Differences, early)
 	}
+}
+
+// missedResponse reports whether the live requester had not received the READ response that
+// immediately precedes its request c.
+func (r *liveRequester) missedResponse(c *conversation.Transmission) bool {
+	if len(r.late) == 0 {
+		return false
+	}
+	e := r.late[len(r.late)-1]
+	return e.Info.Kind == packet.KindReadResponse && when(c)-when(e) <= int64(r.session.Late)
 }
 
 // exhausted records that softroce's requester has used up its retries, while the live one continues
