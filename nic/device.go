@@ -110,6 +110,9 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 		table: mrtable.NewTable(rand.New(rand.NewPCG(e.seed, uint64(len(e.devices))))),
 	}
 	d.completionFaults.OnAct = d.workRequestRuleActed
+	if f, ok := d.link.(*wire.FaultLink); ok {
+		f.SetOwner(d.owner)
+	}
 	if d.guid == 0 {
 		ll := linkLocal(c.Iface.MAC())
 		d.guid = binary.BigEndian.Uint64(ll[8:])
@@ -175,7 +178,7 @@ func (d *Device) linkChanged() {
 // interface is, and discards what it would send and receive.
 func (d *Device) SetLink(up bool) {
 	d.disabled = !up
-	d.Note(&fault.Note{Operator: true, Text: "link set " + upOrDown(up)})
+	d.Note(&fault.Note{NoRule: true, Text: "link set " + upOrDown(up)})
 	d.linkChanged()
 }
 

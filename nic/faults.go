@@ -21,10 +21,20 @@ func (d *Device) AddFaults(p *fault.Program) {
 	f, ok := d.link.(*wire.FaultLink)
 	if !ok {
 		f = wire.NewFaultLink(d.link, nil)
+		f.SetOwner(d.owner)
 		f.OnFirst(func(r *fault.Rule) { d.logRule(r.Source, r.String()) })
 		d.link = f
 	}
 	f.Add(d.engine.Now(), p)
+}
+
+// owner returns the program whose queue pair has a number, 0 if there is none.
+func (d *Device) owner(qpn uint32) (pid int, comm string) {
+	q := d.qps.get(qpn)
+	if q == nil || q.ctx == nil {
+		return 0, ""
+	}
+	return q.ctx.opt.PID, q.ctx.opt.Comm
 }
 
 // logRule logs that a rule has acted for the first time. The engine does not wait for the log.

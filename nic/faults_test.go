@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"softroce/internal/ib"
+	"softroce/nic"
 	"softroce/transport"
 	"softroce/wire/fault"
 )
@@ -68,6 +69,32 @@ func TestWorkRequestsFailByRule(t *testing.T) {
 	}
 	if tried < 80 {
 		t.Errorf("tried only %d combinations", tried)
+	}
+}
+
+// A rule for packets of a client acts on what its queue pairs send and receive, and on no others.
+func TestRulesForPacketsOfClients(t *testing.T) {
+	for _, rule := range []string{"drop send client victim", "drop receive client 7", "drop client other,victim"} {
+		w := newTestFabric(t)
+		d, peers := w.nic(1), w.client(w.nic(2))
+		fails := w.clientOf(d, nic.ContextOptions{PID: 7, Comm: "victim"})
+		works := w.clientOf(d, nic.ContextOptions{PID: 8, Comm: "bystander"})
+		fails.faults(rule)
+		for _, c := range []*client{fails, works} {
+			q, peer := c.qp(smallCaps), peers.qp(smallCaps)
+			q.connect(1024, peer)
+			peer.connect(1024, q)
+			q.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: peers.mr.RKey(), SGEs: c.sge(0, 8)})
+			w.run(20e9)
+			want := ib.WCSuccess
+			if c == fails {
+				want = ib.WCRetryExcErr
+			}
+			q.want(1, want, ib.WCRDMAWrite)
+		}
+		if i := d.Snapshot().Faults; len(i) != 1 || i[0].Acted == 0 || i[0].Acted != i[0].Matched {
+			t.Errorf("%s: counted %+v", rule, i)
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ func (d *Device) Fire(t ib.EventType, number uint32) error {
 	if number != 0 {
 		text += fmt.Sprintf(" for %s %#x", target.kind, number)
 	}
-	d.Note(&fault.Note{Operator: true, Text: text})
+	d.Note(&fault.Note{NoRule: true, Text: text})
 	return nil
 }
 

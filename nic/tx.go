@@ -146,7 +146,7 @@ func (t *txState) frame(b *frameBatch, path *wire.Path, volatile bool) *wire.TxF
 	}
 	b.filled++
 	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = path, 0, volatile, false, false
-	f.Len, f.Mark = 0, 0
+	f.Len, f.Mark, f.QPN = 0, 0, 0
 	return f
 }
 
@@ -161,6 +161,7 @@ func (t *txState) slot(q *QP) *packet.Tx {
 		return nil
 	}
 	t.open = t.frame(t.into, path, !q.init.Type.Reliable())
+	t.open.QPN = q.qpn
 	return &t.open.Tx
 }
 

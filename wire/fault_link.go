@@ -71,6 +71,10 @@ func (f *FaultLink) SetProgram(p *fault.Program) {
 // block.
 func (f *FaultLink) OnFirst(fn func(*fault.Rule)) { f.rules.OnFirst = fn }
 
+// SetOwner sets a function that returns the program whose queue pair has a number, 0 if there is
+// none. Without it, rules for clients match no packet.
+func (f *FaultLink) SetOwner(fn func(qpn uint32) (pid int, comm string)) { f.info.Owner = fn }
+
 // Add adds the rules of a program behind the others, whose counters stay. It is for the goroutine
 // that calls Send and Receive.
 func (f *FaultLink) Add(now int64, p *fault.Program) { f.rules.Add(now, p) }
@@ -100,7 +104,7 @@ func (f *FaultLink) begin(now int64) error {
 }
 
 // evaluate sets the verdict on a packet of n bytes from BTH to pad.
-func (f *FaultLink) evaluate(now int64, d fault.Direction, src, dst netip.Addr, head []byte, rest [][]byte, n, queued int) {
+func (f *FaultLink) evaluate(now int64, d fault.Direction, qpn uint32, src, dst netip.Addr, head []byte, rest [][]byte, n, queued int) {
 	p := &f.info
 	p.Direction, p.Src, p.Dst = d, src, dst
 	p.Len, p.FrameLen = n, packet.EthernetLen+ipLen(n, dst.Is4())
@@ -109,6 +113,9 @@ func (f *FaultLink) evaluate(now int64, d fault.Direction, src, dst netip.Addr, 
 		payload = rest[0]
 	}
 	p.Parse(head, payload)
+	if p.QPN = qpn; d == fault.Received {
+		p.QPN = p.Header.DestQP
+	}
 	f.rules.Evaluate(now, p, &f.verdict, fault.MaxQueued-queued)
 }
 

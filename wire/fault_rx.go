@@ -78,7 +78,7 @@ func (f *FaultLink) passesReceived(now int64, rx *RxFrame) bool {
 		n += len(t)
 	}
 	f.rxSeq++
-	f.evaluate(now, fault.Received, rx.Src, rx.Dst, rx.Head, rx.Tail, n, f.rx.len())
+	f.evaluate(now, fault.Received, 0, rx.Src, rx.Dst, rx.Head, rx.Tail, n, f.rx.len())
 	if len(f.verdict.Rules) > 0 && f.noter.Noting() {
 		f.note(rx.Mark, f.notes(0))
 	}

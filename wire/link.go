@@ -95,6 +95,7 @@ type Path struct {
 type TxFrame struct {
 	packet.Tx
 	Path *Path
+	QPN  uint32 // of the queue pair that sends it, for fault rules; 0: none
 
 	// Flip, if not 0, is one more than the number of a bit, from the first bit of the BTH, that is
 	// inverted after the ICRC was computed.

@@ -222,6 +222,9 @@ func (s *simulated) Fault(rule string) error {
 	if len(p.Verbs)+len(p.Completions) > 0 {
 		return errors.New("rules for verbs, completions and accesses have no effect in a simulation")
 	}
+	if slices.ContainsFunc(p.Rules, func(r fault.Rule) bool { return len(r.Clients) > 0 }) {
+		return errors.New("a simulation has no clients: name queue pairs with qp")
+	}
 	for _, f := range s.faults {
 		f.Link = wire.NewFaultLink(f.Link, p)
 	}

@@ -174,7 +174,7 @@ func (c *Completions) Late(now int64, w *WorkRequest) (delay time.Duration, held
 // none does.
 func (c *Completions) Refuse(now int64, a *RemoteAccess) (r *CompletionRule, first bool) {
 	for _, r := range c.rules {
-		if r.matchesAccess(a, time.Duration(now-r.start)) && r.choose(&r.Selection) {
+		if r.matchesAccess(a, since(r.start, now)) && r.choose(&r.Selection) {
 			return r.CompletionRule, r.acted == 1
 		}
 	}
@@ -188,7 +188,7 @@ func (c *Completions) RefusesAccess() bool {
 
 // selects counts a work request that matches a rule, and reports whether the rule acts on it.
 func (c *Completions) selects(r *completionState, w *WorkRequest, now int64) bool {
-	if !r.matches(w, time.Duration(now-r.start)) || !r.choose(&r.Selection) {
+	if !r.matches(w, since(r.start, now)) || !r.choose(&r.Selection) {
 		return false
 	}
 	if c.OnAct != nil {

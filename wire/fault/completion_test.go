@@ -105,3 +105,17 @@ func TestDelaysOfCompletionsAddUp(t *testing.T) {
 		}
 	}
 }
+
+// The time of a step is the time at which it began: a rule that the step adds is newer.
+func TestRuleActsInTheStepThatAddsIt(t *testing.T) {
+	w := WorkRequest{Opcode: ib.WCRDMAWrite, Reliable: true}
+	for rule, want := range map[string]bool{"fail completion LOC_PROT_ERR": true, "fail completion LOC_PROT_ERR time 0s..1s": true,
+		"fail completion LOC_PROT_ERR time 1ns..1s": false} {
+		if fails := completionsOf(t, "nic0", rule).Fail(900, &w) != nil; fails != want {
+			t.Errorf("%s: fails is %v", rule, fails)
+		}
+	}
+	if refused, _ := completionsOf(t, "nic0", "fail access").Refuse(900, &RemoteAccess{}); refused == nil {
+		t.Error("an access is not refused")
+	}
+}

@@ -170,13 +170,17 @@ func (e *Evaluator) Evaluate(now int64, p *PacketInfo, v *Verdict, room int) {
 
 // selects counts a packet that matches the rule and reports whether the rule selects it.
 func (r *ruleState) selects(p *PacketInfo, now int64) bool {
-	if !r.matches(p, time.Duration(now-r.start)) {
+	if !r.matches(p, since(r.start, now)) {
 		return false
 	}
 	acts := r.choose(&r.Selection)
 	r.count.Matched, r.count.Acted = r.matched, r.acted
 	return acts
 }
+
+// since returns the time that has passed since a rule was added. A step of the engine that adds a
+// rule goes on with the time at which the step began, which is earlier.
+func since(start, now int64) time.Duration { return time.Duration(max(0, now-start)) }
 
 // A choice is the state of a Selection.
 type choice struct {

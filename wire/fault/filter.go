@@ -11,8 +11,8 @@ import (
 type Filter struct{ rules Evaluator }
 
 // ParseFilter reads the conditions and choices of some rules: a rule without its action, such as
-// "qp 0x11 kind write nth 3". A packet that one of them selects is selected. The conditions "send"
-// and "receive" are none of a filter: a capture does not say which end is the NIC.
+// "qp 0x11 kind write nth 3". A packet that one of them selects is selected. The conditions
+// "send", "receive" and "client" are none of a filter: a capture does not say which end is the NIC.
 func ParseFilter(rules ...string) (*Filter, error) {
 	prog := &Program{Seed: 1}
 	var errs []error
@@ -44,7 +44,7 @@ func (p *parser) filterRule() (r Rule) {
 
 // filterClauses are the words with which a clause of a filter begins.
 func filterClauses() []string {
-	return slices.DeleteFunc(slices.Clone(commonClauses), func(w string) bool { return w == "send" || w == "receive" })
+	return slices.DeleteFunc(slices.Clone(commonClauses), func(w string) bool { return slices.Contains([]string{"send", "receive", "client"}, w) })
 }
 
 // Selects reports whether the filter selects the next packet. Times count from the first call. nic

@@ -40,6 +40,7 @@ func (r Rule) String() string {
 	add(r.NIC != "", "nic %s", r.NIC)
 	add(r.Direction == Sent, "send")
 	add(r.Direction == Received, "receive")
+	add(len(r.Clients) != 0, "client %s", strings.Join(r.Clients, ","))
 	add(len(r.QPs) != 0, "qp %s", list(r.QPs, func(q uint32) string { return fmt.Sprintf("%#x", q) }))
 	add(!r.Opcodes.empty(), "opcode %s", r.Opcodes)
 	add(r.Syndrome != 0, "syndrome %s", r.Syndrome)

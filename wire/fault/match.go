@@ -18,6 +18,11 @@ type PacketInfo struct {
 	FrameLen  int           // bytes of the Ethernet frame, without FCS
 	Header    packet.Header // set by Parse
 
+	// QPN is the queue pair of the NIC that sends or receives the packet, 0 if there is none. Owner
+	// returns the program whose queue pair that is, 0 if there is none; nil: it is not known.
+	QPN   uint32
+	Owner func(qpn uint32) (pid int, comm string)
+
 	hasBTH, complete bool           // what Parse found
 	message          ib.CMAttribute // of the connection manager; 0: none
 }
@@ -63,10 +68,20 @@ func (r *Rule) matches(p *PacketInfo, since time.Duration) bool {
 		len(r.PSNs) != 0 && !r.matchesPSN(p.Header.PSN),
 		len(r.Messages) != 0 && !slices.Contains(r.Messages, p.message),
 		r.Syndrome != 0 && !r.matchesSyndrome(p),
-		r.Action == Set && !r.Field.in(p.Header.Opcode):
+		r.Action == Set && !r.Field.in(p.Header.Opcode),
+		len(r.Clients) != 0 && !p.isOf(r.Clients):
 		return false
 	}
 	return r.Match == nil || r.Match(&p.Header)
+}
+
+// isOf reports whether the packet is one of these programs.
+func (p *PacketInfo) isOf(clients []string) bool {
+	if p.Owner == nil {
+		return false
+	}
+	pid, comm := p.Owner(p.QPN)
+	return pid != 0 && isClient(clients, pid, comm)
 }
 
 func (r *Rule) needsBTH() bool {

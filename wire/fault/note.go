@@ -5,12 +5,13 @@ import (
 	"strings"
 )
 
-// A Note says what a rule did to a packet or a program. What does not apply is zero.
+// A Note says what a rule did to a packet or a program, what an operator did, or why a NIC dropped
+// a packet. What does not apply is zero.
 type Note struct {
-	Rule     int    // its ID; 0: it has none
-	Text     string // the rule
-	Operator bool   // no rule did it, but an operator: Text says what
-	Result   string // what else happened, which the rule does not say
+	Rule   int    // its ID; 0: it has none
+	Text   string // the rule
+	NoRule bool   // no rule did it: Text says what happened
+	Result string // what else happened, which the rule does not say
 
 	NIC       string
 	Direction Direction // of a packet
@@ -26,7 +27,7 @@ func (n *Note) Comment() string {
 	switch {
 	case n.Rule != 0:
 		text = fmt.Sprintf("fault rule %d: %s", n.Rule, n.Text)
-	case !n.Operator:
+	case !n.NoRule:
 		text = "fault rule: " + n.Text
 	}
 	if n.Result != "" {

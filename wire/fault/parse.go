@@ -179,7 +179,7 @@ var actionClauses = map[string]Action{
 
 // commonClauses are the conditions and selections, which every action has.
 var commonClauses = []string{
-	"nic", "send", "receive", "qp", "opcode", "kind", "syndrome", "psn", "cm", "src", "dst", "time",
+	"nic", "send", "receive", "client", "qp", "opcode", "kind", "syndrome", "psn", "cm", "src", "dst", "time",
 	"skip", "nth", "every", "chance", "count",
 }
 
@@ -222,6 +222,8 @@ func (p *parser) clause(r *Rule) {
 		r.Direction |= Sent
 	case "receive":
 		r.Direction |= Received
+	case "client":
+		r.Clients = p.clients()
 	default:
 		p.condition(r, w)
 	}

@@ -19,6 +19,9 @@ const (
 	nounCompletion = "completion"
 )
 
+// wordUnreachable takes the place of a reason: the request for a connection has no reply.
+const wordUnreachable = "unreachable"
+
 var nouns = map[string][]string{
 	"fail": {nounAccess, nounCompletion, VerbConnection}, "slow": {nounCompletion}, "hold": {nounCompletion},
 }
@@ -37,6 +40,9 @@ func (p *parser) verbRule(prog *Program, action string) {
 		p.fail(VerbConnection, "is no verb, and must stand alone")
 	}
 	switch {
+	case rejects && len(p.words) > 0 && p.words[0] == wordUnreachable:
+		p.word("")
+		r.Verbs, r.Unreachable = []string{VerbPeer}, true
 	case rejects:
 		r.Reason = p.rejectReason()
 	case action == "fail":
@@ -71,7 +77,7 @@ func (p *parser) rejectReason() ib.RejectReason {
 	if n, err := strconv.ParseUint(w, 0, 16); err == nil && n > 0 && n < math.MaxUint16 {
 		return ib.RejectReason(n)
 	}
-	p.fail(w, "is not the reason of a REJ, by name or from 1 to %d%s", math.MaxUint16-1, suggest.Word(w, slices.Sorted(maps.Keys(names))))
+	p.fail(w, "is not the reason of a REJ, by name or from 1 to %d%s", math.MaxUint16-1, suggest.Word(w, append(slices.Sorted(maps.Keys(names)), wordUnreachable)))
 	return 0
 }
 
@@ -86,6 +92,12 @@ func (p *parser) verbClause(r *VerbRule) {
 	}
 }
 
+// clients reads the value of the condition client.
+func (p *parser) clients() (names []string) {
+	p.each("the name of a program, or a process ID", func(name string) { names = append(names, name) })
+	return names
+}
+
 // clientCondition reads the rest of a condition that begins with w. It returns false if w begins
 // none.
 func (p *parser) clientCondition(c *ClientConditions, w string) bool {
@@ -93,7 +105,7 @@ func (p *parser) clientCondition(c *ClientConditions, w string) bool {
 	case "nic":
 		c.NIC = p.word("the name of a NIC")
 	case "client":
-		p.each("the name of a program, or a process ID", func(name string) { c.Clients = append(c.Clients, name) })
+		c.Clients = p.clients()
 	case "time":
 		c.From, c.Until = p.window()
 	default:

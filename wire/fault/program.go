@@ -110,6 +110,7 @@ type Rule struct {
 	// Conditions.
 	NIC       string // only at the NIC of this name: see Program.For
 	Direction Direction
+	Clients   []string // names or process IDs, of those whose queue pair sends or receives
 	QPs       []uint32 // destination QPs
 	Opcodes   OpcodeSet
 	Syndrome  SyndromeSet // of an ACKNOWLEDGE; other packets match
@@ -144,8 +145,13 @@ type ClientConditions struct {
 
 func (c *ClientConditions) matches(nic string, pid int, comm string, since time.Duration) bool {
 	return (c.NIC == "" || c.NIC == nic) &&
-		(len(c.Clients) == 0 || slices.Contains(c.Clients, comm) || slices.Contains(c.Clients, strconv.Itoa(pid))) &&
+		(len(c.Clients) == 0 || isClient(c.Clients, pid, comm)) &&
 		since >= c.From && (c.Until == 0 || since < c.Until)
+}
+
+// isClient reports whether a program is one of those that a rule names.
+func isClient(clients []string, pid int, comm string) bool {
+	return slices.Contains(clients, comm) || slices.Contains(clients, strconv.Itoa(pid))
 }
 
 // A Selection picks among the packets, calls of verbs or work requests that match a rule.

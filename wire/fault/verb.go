@@ -11,27 +11,31 @@ import (
 	"softroce/internal/ib"
 )
 
-// A VerbRule makes control verbs of programs fail or take longer, or rejects requests for
-// connections to programs. A call or request matches if it meets every condition that is set. The
-// selection then picks among those that match.
+// A VerbRule makes control verbs of programs fail or take longer, rejects requests for connections
+// to programs, or makes the peers to which programs connect unreachable. A call or request matches
+// if it meets every condition that is set. The selection then picks among those that match.
 type VerbRule struct {
 	Source
 
-	Verbs  []string // of VerbNames, or VerbConnection
-	Errno  syscall.Errno
-	Delay  time.Duration   // before the verb is carried out or fails
-	Hold   bool            // it waits until the rule is removed
-	Close  bool            // the daemon closes the program's connection
-	Reason ib.RejectReason // with which a connection is rejected
+	Verbs       []string // of VerbNames, or VerbConnection, or VerbPeer
+	Errno       syscall.Errno
+	Delay       time.Duration   // before the verb is carried out or fails
+	Hold        bool            // it waits until the rule is removed
+	Close       bool            // the daemon closes the program's connection
+	Reason      ib.RejectReason // with which a connection is rejected
+	Unreachable bool            // the peer does not answer
 
 	ClientConditions
 	Selection
 }
 
-// VerbConnection takes the place of a verb in the Call for a request for a connection.
-const VerbConnection = "connection"
+// What takes the place of a verb in a Call.
+const (
+	VerbConnection = "connection" // a request for a connection arrives for the program
+	VerbPeer       = "peer"       // the program requests a connection, and its arguments are right
+)
 
-// A Call is a call of a control verb, or a request for a connection that arrives for a program.
+// A Call is a call of a control verb, or one of the events of the constants above.
 type Call struct {
 	Verb string
 	NIC  string // "" if none is open
@@ -168,7 +172,7 @@ func (v *Verbs) Evaluate(c Call) (d VerbVerdict) {
 		if r.Hold {
 			d.Held = r.removed
 		}
-		if r.Hold || r.Close || r.Errno != 0 || r.Reason != 0 {
+		if r.Hold || r.Close || r.Errno != 0 || r.Reason != 0 || r.Unreachable {
 			break
 		}
 	}
