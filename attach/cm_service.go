@@ -33,7 +33,7 @@ type cmService struct {
 	ended  chan struct{}
 }
 
-func newCMService(devices []device, refuse func(cm.NIC, cm.Owner) cm.Reason) (*cmService, error) {
+func newCMService(devices []device, refuse func(cm.NIC, cm.Owner) cm.Reason, isolate func(cm.NIC, cm.Owner) bool) (*cmService, error) {
 	s := &cmService{start: time.Now(), wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	var seed [8]byte
 	if _, err := rand.Read(seed[:]); err != nil {
@@ -47,7 +47,7 @@ func newCMService(devices []device, refuse func(cm.NIC, cm.Owner) cm.Reason) (*c
 		nics = append(nics, n)
 	}
 	s.manager = cm.NewManager(nics, binary.LittleEndian.Uint64(seed[:]))
-	s.manager.Refuse = refuse
+	s.manager.Refuse, s.manager.Isolate = refuse, isolate
 	for _, n := range s.nics {
 		n.engine.Do(func() { n.HandleMADs(n.receive) })
 		n.Interface().OnChange(func() { s.post(n.addressesChanged) })

@@ -91,6 +91,16 @@ func (s *Server) rejectConnection(n cm.NIC, listener cm.Owner) (why cm.Reason) {
 	return why
 }
 
+// isolatePeer reports whether the fault program makes the peer of a program unreachable.
+func (s *Server) isolatePeer(n cm.NIC, requester cm.Owner) (isolated bool) {
+	call := fault.Call{Verb: fault.VerbPeer, NIC: n.Name(), PID: requester.PID, Comm: requester.Comm}
+	for _, r := range s.config.Faults.Evaluate(call).Rules {
+		s.ruleActed("peer is unreachable by the fault program", r, &call)
+		isolated = true
+	}
+	return isolated
+}
+
 // addFaults adds the rules of a program to those that the daemon has.
 func (c *conn) addFaults(v *abi.AddFaultsRequest, text []byte) (reply, error) {
 	if err := c.checkOperator("adding faults"); err != nil {

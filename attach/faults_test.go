@@ -1,6 +1,7 @@
 package attach_test
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -48,15 +49,21 @@ func TestVerbsFailByTheFaultProgram(t *testing.T) {
 func TestVerbsFailWithEveryError(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	r := connect(t, f)
-	for e := syscall.Errno(1); e < 134; e++ {
-		name := unix.ErrnoName(e)
-		if name == "" {
-			continue
+	for op, verb := range attach.Verbs {
+		var errnos []syscall.Errno
+		var program strings.Builder
+		for e := syscall.Errno(1); e < 134; e++ {
+			if name := unix.ErrnoName(e); name != "" {
+				errnos = append(errnos, e)
+				fmt.Fprintf(&program, "fail %s %s count 1\n", verb, name)
+			}
 		}
-		if err := f.SetFaults(0, "fail alloc_pd "+name); err != nil {
+		if err := f.SetFaults(0, program.String()); err != nil {
 			t.Fatal(err)
 		}
-		r.wantErrno(name, e, r.call(abi.OpAllocPD, nil))
+		for _, e := range errnos {
+			r.wantErrno(verb+" "+unix.ErrnoName(e), e, r.call(op, nil, make([]byte, attach.BodyOf(op))))
+		}
 	}
 }
 

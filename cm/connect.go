@@ -28,19 +28,23 @@ func (id *ID) Connect(p *ConnParam) error {
 	a, now := id.session.manager.agent, id.session.manager.now
 	var c *Conn
 	var err error
+	if err := id.checkPrivate(p); err != nil {
+		return err
+	}
+	if m := id.session.manager; m.Isolate != nil && m.Isolate(id.nic, id.session.owner) {
+		id.qpn, id.qkey, id.state = p.QPN, id.queueKey(p), idConnect
+		id.post(&Event{Type: EventUnreachable, Status: -int(syscall.ETIMEDOUT)})
+		return nil
+	}
 	if id.datagrams() {
 		q := &SIDRREQ{PKey: id.route.PKey, ServiceID: service}
 		h.Put(q.Private[:])
-		if copy(q.Private[IPHeaderSize:], p.Private) < len(p.Private) {
-			return errnoError(syscall.EINVAL, "%d bytes of private data exceed the %d of the message", len(p.Private), MaxSIDRREQData)
-		}
+		copy(q.Private[IPHeaderSize:], p.Private)
 		c, err = a.RequestSIDR(now, id.nic, id.route, q)
 	} else {
 		q := id.request(p, service)
 		h.Put(q.Private[:])
-		if copy(q.Private[IPHeaderSize:], p.Private) < len(p.Private) {
-			return errnoError(syscall.EINVAL, "%d bytes of private data exceed the %d of the message", len(p.Private), MaxREQData)
-		}
+		copy(q.Private[IPHeaderSize:], p.Private)
 		id.req = q
 		c, err = a.Connect(now, id.nic, id.route, q)
 	}
@@ -50,6 +54,18 @@ func (id *ID) Connect(p *ConnParam) error {
 	id.qpn, id.qkey = p.QPN, id.queueKey(p)
 	id.conn, c.Owner, id.state = c, id, idConnect
 	id.session.own(c)
+	return nil
+}
+
+// checkPrivate rejects private data that is too long for a request.
+func (id *ID) checkPrivate(p *ConnParam) error {
+	most := MaxREQData
+	if id.datagrams() {
+		most = MaxSIDRREQData
+	}
+	if len(p.Private) > most {
+		return errnoError(syscall.EINVAL, "%d bytes of private data exceed the %d of the message", len(p.Private), most)
+	}
 	return nil
 }
 

@@ -92,6 +92,9 @@ type Manager struct {
 	// Refuse, if it is set, is called for each valid request for a connection to a program. It
 	// returns the reason with which the request is rejected, or 0.
 	Refuse func(n NIC, listener Owner) Reason
+	// Isolate, if it is set, is called for each valid request of a program for a connection. If it
+	// returns true, the request is not sent, and the peer is unreachable.
+	Isolate func(n NIC, requester Owner) bool
 
 	agent    *Agent
 	nics     []NIC

@@ -270,6 +270,48 @@ func TestConnectionsAreRejectedByRule(t *testing.T) {
 	server.event(rdmacm.EventConnectRequest)
 }
 
+// The peer of a program is unreachable at once: its request is not sent. Another connection of the
+// program, and those of another NIC, are not disturbed.
+func TestPeersAreUnreachableByRule(t *testing.T) {
+	recorder := capture.NewRecorder()
+	f := fabrictest.New(t, fabrictest.Config{Sinks: map[int]wire.FrameSink{0: recorder}})
+	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
+	for _, c := range []struct {
+		space   rdmacm.PortSpace
+		service verbs.QPType
+	}{{rdmacm.PSTCP, verbs.RC}, {rdmacm.PSUDP, verbs.UD}} {
+		_, at := server.listen(c.space, c.service, "192.0.2.2:0")
+		if err := f.SetFaults(0, fmt.Sprintf("fail connection unreachable client %d nth 1", os.Getpid())); err != nil {
+			t.Fatal(err)
+		}
+		recorder.Reset()
+		id := client.routed(c.space, c.service, at)
+		noError(t, id.Connect(t.Context(), rdmacm.ConnParam{}))
+		if e := client.event(rdmacm.EventUnreachable); e.ID != id || e.Status != -int(syscall.ETIMEDOUT) {
+			t.Errorf("%v: event %+v", c.space, e)
+		}
+		if err := id.Connect(t.Context(), rdmacm.ConnParam{}); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%v: the identifier connects again: %v", c.space, err)
+		}
+		if l := recorder.Notes(); len(l) != 1 || l[0].PID != os.Getpid() || !strings.Contains(l[0].Text, "fail connection unreachable") {
+			t.Errorf("%v: notes %+v", c.space, l)
+		}
+		if l := recorder.Packets(); len(l) != 0 {
+			t.Errorf("%v: packets %v", c.space, l)
+		}
+		noError(t, id.Destroy(t.Context()))
+		id = client.routed(c.space, c.service, at)
+		noError(t, id.Connect(t.Context(), rdmacm.ConnParam{}))
+		noError(t, server.event(rdmacm.EventConnectRequest).ID.Reject(t.Context(), nil))
+		if e, err := client.ch.GetEvent(t.Context()); err != nil || e.ID != id || e.Status == -int(syscall.ETIMEDOUT) {
+			t.Errorf("%v: the second connection: %+v, %v", c.space, e, err)
+		}
+		if l := f.Server.Snapshot().Devices[1].Faults; len(l) != 0 {
+			t.Errorf("rules of the other NIC: %+v", l)
+		}
+	}
+}
+
 // Rules of a fault program find the messages of a connection, and no others. Repeated messages do
 // not disturb it.
 func TestFaultsOfMessages(t *testing.T) {
@@ -296,6 +338,38 @@ func TestFaultsOfMessages(t *testing.T) {
 		if found := r.Acted > 0; found != (i < 4) {
 			t.Errorf("%s: acted on %d messages", r.Rule, r.Acted)
 		}
+	}
+}
+
+// A connection survives the loss, the delay and the repetition of each of its messages, and reports
+// the same events. The sender repeats what is lost after some seconds.
+func TestConnectionsSurviveFaultsOfMessages(t *testing.T) {
+	for _, rule := range []string{"drop send cm req count 1", "drop receive cm rep count 1", "drop send cm rtu count 1", "drop send cm dreq count 1",
+		"delay 50ms cm req,rep,rtu,dreq,drep", "duplicate 3 cm req,rep,rtu,dreq,drep"} {
+		t.Run(strings.ReplaceAll(rule, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			f := fabrictest.New(t, fabrictest.Config{NoLeakCheck: true})
+			client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
+			_, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
+			if err := f.SetFaults(0, rule); err != nil {
+				t.Fatal(err)
+			}
+			id := client.routed(rdmacm.PSTCP, verbs.RC, at)
+			noError(t, id.Connect(t.Context(), rdmacm.ConnParam{}))
+			peer := server.event(rdmacm.EventConnectRequest).ID
+			noError(t, peer.Accept(t.Context(), rdmacm.ConnParam{}))
+			client.event(rdmacm.EventConnectResponse)
+			noError(t, id.Establish(t.Context()))
+			server.event(rdmacm.EventEstablished)
+			noError(t, id.Disconnect(t.Context()))
+			server.event(rdmacm.EventDisconnected)
+			noError(t, peer.Disconnect(t.Context()))
+			client.event(rdmacm.EventDisconnected)
+			client.event(rdmacm.EventTimewaitExit)
+			if l := f.Server.Snapshot().Devices[0].Faults; len(l) != 1 || l[0].Acted == 0 {
+				t.Errorf("counted %+v", l)
+			}
+		})
 	}
 }
 
