@@ -99,7 +99,7 @@ func (e *Engine) deliverKept() {
 		d.kept, d.keptSpare = d.keptSpare[:0], nil
 		for i, k := range frames {
 			d.forget(k)
-			d.receiveFrame(&k.frame, &k.grh)
+			d.receiveNoted(&k.frame, &k.grh)
 			e.keptFrames.delivered = append(e.keptFrames.delivered, k)
 			frames[i] = nil
 		}
@@ -120,6 +120,7 @@ func (d *Device) forgetKept(c *Context) {
 		}
 		d.forget(k)
 		d.counters.Drop(transport.DropMemoryWait)
+		d.noteDrop(&k.frame, transport.DropMemoryWait)
 	}
 }
 

@@ -1,7 +1,9 @@
 package nic_test
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 	"softroce/packet"
 	"softroce/transport"
 	"softroce/wire"
+	"softroce/wire/fault"
 )
 
 // An injectingLink receives frames that a test provides.
@@ -50,6 +53,24 @@ func TestMarkedPacketsAreCounted(t *testing.T) {
 	if x, y := a.Device.Counters().RxECNMarked, b.Device.Counters().RxECNMarked; x != 0 || y != 3 {
 		t.Errorf("counted %d and %d marked packets, want 0 and 3", x, y)
 	}
+}
+
+// dropNotes is a capture that keeps its notes, each with the mark of its frame.
+type dropNotes struct {
+	last uint64 // the mark of the last frame
+	list []string
+}
+
+func (*dropNotes) WriteFrame(int64, int, []byte) error { panic("a NoteSink gets marked frames") }
+
+func (n *dropNotes) WriteMarked(_ int64, _ int, _ []byte, mark uint64) error {
+	n.last = mark
+	return nil
+}
+
+func (n *dropNotes) WriteNote(_ int64, _ int, mark uint64, note *fault.Note) error {
+	n.list = append(n.list, fmt.Sprint(mark, " ", note.Comment()))
+	return nil
 }
 
 // The error in a frame determines the one counter; with several errors, the first check does.
@@ -106,7 +127,11 @@ func TestDroppedFrameCountsOneReason(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newTestFabric(t)
 			var in *injectingLink
-			a := w.client(w.nic(1, func(l wire.Link) wire.Link { in = &injectingLink{Link: l}; return in })).qp(smallCaps)
+			var notes dropNotes
+			a := w.client(w.nic(1, func(l wire.Link) wire.Link {
+				in = &injectingLink{Link: l}
+				return wire.NewCaptureLink(in, &notes, wire.CaptureOptions{})
+			})).qp(smallCaps)
 			b := w.client(w.nic(2)).qp(smallCaps)
 			a.connect(1024, b)
 			b.connect(1024, a)
@@ -123,6 +148,9 @@ func TestDroppedFrameCountsOneReason(t *testing.T) {
 			}
 			if total != 1 || counters.Drops[c.reason] != 1 {
 				t.Errorf("drops %v, want one %v", counters.Dropped(), c.reason)
+			}
+			if want := fmt.Sprintf("%d dropped: %v (receive)", notes.last, c.reason); !slices.Equal(notes.list, []string{want}) {
+				t.Errorf("the capture has the notes %q, want %q", notes.list, want)
 			}
 			// The connection still works.
 			b.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: a.mr.RKey(), SGEs: b.sge(0, 8)})

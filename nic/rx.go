@@ -7,6 +7,7 @@ import (
 	"softroce/packet"
 	"softroce/transport"
 	"softroce/wire"
+	"softroce/wire/fault"
 )
 
 const (
@@ -51,14 +52,43 @@ func (d *Device) receive() (n int, drained bool) {
 			cost += k * frameCost
 			continue
 		}
+		noting := wire.NoterOf(d.link).Noting()
 		for i := range d.rx.batch[:k] {
 			d.rx.pkt.Len = 0
-			d.receiveFrame(&d.rx.batch[i], &d.rx.grhs[i])
+			if noting {
+				d.receiveNoted(&d.rx.batch[i], &d.rx.grhs[i])
+			} else {
+				d.receiveFrame(&d.rx.batch[i], &d.rx.grhs[i])
+			}
 			cost += max(d.rx.pkt.Len, frameCost)
 		}
 		d.engine.flush() // before the next Receive reuses the frames' storage
 	}
 	return n, !wire.HoldsReferences(d.link)
+}
+
+// receiveNoted is receiveFrame for a NIC with a capture, which gets a note if the packet is
+// dropped.
+func (d *Device) receiveNoted(f *wire.RxFrame, g *packet.GRH) {
+	before := d.counters.Drops
+	d.receiveFrame(f, g)
+	for r := range before {
+		if d.counters.Drops[r] != before[r] {
+			d.noteDrop(f, transport.DropReason(r))
+		}
+	}
+}
+
+// noteDrop gives captures a note about a frame that was dropped.
+func (d *Device) noteDrop(f *wire.RxFrame, r transport.DropReason) {
+	noter := wire.NoterOf(d.link)
+	if !noter.Noting() {
+		return
+	}
+	p := fault.PacketInfo{Src: f.Src, Dst: f.Dst, Len: len(f.Head)}
+	p.Parse(f.Head, nil)
+	noter.Note(d.engine.now, f.Mark,
+		&fault.Note{NoRule: true, Text: "dropped: " + r.String(), Direction: fault.Received, Packet: p.String()})
 }
 
 // receiveFrame checks a frame and gives it to its queue pair, or to those of its multicast group,
