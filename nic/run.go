@@ -67,6 +67,7 @@ func (e *Engine) drive(ctx context.Context, done chan struct{}, begin func()) {
 		return
 	}
 	nameThread(e.config.Name)
+	setTimerSlack()
 	e.watchdog.thread.Store(int32(thread))
 	begin()
 	e.loop(ctx)
@@ -92,7 +93,13 @@ func (e *Engine) loop(ctx context.Context) {
 		idleSteps++
 		switch {
 		case next != 0 && next <= now:
-		case idleSteps < minIdleSteps || e.spin.keepSpinning(now, idleSince):
+		case e.spin.keepSpinning(now, idleSince) || e.spin.untilDeadline(now, next):
+			if e.spin.yield(now) {
+				then, now = now, e.config.Clock()
+				e.idle.Add(now - then)
+				e.spin.noteIdleStep(now, now-then)
+			}
+		case idleSteps < minIdleSteps:
 		default:
 			now, busy = e.sleep(ctx, now)
 			if busy {
@@ -115,7 +122,7 @@ func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) 
 		e.busy.Add(now - start)
 		return now, true
 	}
-	e.poll.wait(now, next)
+	e.poll.wait(now, e.spin.wakeBefore(now, next))
 	e.setAsleep(0)
 	woken := e.config.Clock()
 	e.asleep.Add(woken - now)

@@ -10,10 +10,12 @@ import (
 )
 
 // A spinner decides whether an engine without work polls for a while or sleeps at once. Polling
-// notices new work sooner if the processor has nothing else to run. If there are more runnable
-// threads than processors, it delays the very program that would produce the work. It also uses up
-// the engine's time slice, so that the scheduler lets the engine wait for milliseconds, whereas a
-// thread that slept is scheduled within microseconds.
+// notices new work sooner, and a doorbell needs no system call. If there are more runnable threads
+// than processors, the engine yields the processor after each idle step, or it would delay the very
+// program that produces the work. Programs that poll a completion queue yield as well: a message
+// between two of them takes two yields, which cost less than a sleep and a wake-up. If the thread
+// that runs meanwhile does not yield, the engine waits for milliseconds, whereas one that slept is
+// scheduled within microseconds. Then it does not spin for a while.
 type spinner struct {
 	limit   int64    // EngineConfig.Spin
 	loadavg int      // descriptor of /proc/loadavg, -1 if it could not be opened
@@ -22,15 +24,21 @@ type spinner struct {
 
 	checked    int64 // when overcommit was last updated
 	overcommit bool
+	crowded    bool // more than twice as many runnable threads as processors: see maySpin
 
 	noSpinUntil int64 // no spinning before this time, because the engine was preempted
 	penalty     int64
 }
 
+// deadlineSpins is how many times longer to poll before a deadline than after work: in a virtual
+// machine, timers wake a thread up to 80 µs late.
+const deadlineSpins = 2
+
 const (
 	overcommitCheck = 1e6 // ns between two reads of /proc/loadavg
 
-	// An idle step takes a fraction of a microsecond. A longer one than this was preempted.
+	// An idle step takes a fraction of a microsecond, and a program that polls yields after a few.
+	// A longer one than this was preempted, or yielded to a thread that does not yield.
 	interrupted = 200e3 // ns
 
 	minPenalty = 10e6  // ns
@@ -81,14 +89,49 @@ func onlineCPUs() int {
 
 // keepSpinning reports whether to poll on at the time now, if no work was found since the time
 // idle.
-func (s *spinner) keepSpinning(now, idle int64) bool {
-	if now-idle >= s.limit || now < s.noSpinUntil {
+func (s *spinner) keepSpinning(now, idle int64) bool { return now-idle < s.limit && s.maySpin(now) }
+
+// untilDeadline reports whether to poll on until a deadline: one that is so near that a sleep would
+// end too late for it. On a link with a rate or a delay the packets depend on that.
+func (s *spinner) untilDeadline(now, deadline int64) bool {
+	return deadline != 0 && deadline-now < deadlineSpins*s.limit && s.maySpin(now)
+}
+
+// wakeBefore returns until when to sleep for a deadline, so that the engine polls when it comes.
+func (s *spinner) wakeBefore(now, deadline int64) int64 {
+	if deadline-now > deadlineSpins*s.limit && s.maySpin(now) {
+		return deadline - deadlineSpins*s.limit
+	}
+	return deadline
+}
+
+// maySpin reports whether polling delays no other thread, if the engine yields. Among many threads
+// it does not poll: there a yield lasts long, and programs that start need the processor.
+func (s *spinner) maySpin(now int64) bool {
+	if s.limit <= 0 || now < s.noSpinUntil {
 		return false
 	}
-	if now-s.checked >= overcommitCheck {
-		s.checked, s.overcommit = now, s.overcommitted()
+	s.check(now)
+	return !s.crowded
+}
+
+// check counts the runnable threads, at most once in overcommitCheck.
+func (s *spinner) check(now int64) {
+	if now-s.checked < overcommitCheck {
+		return
 	}
-	return !s.overcommit
+	n := s.runnableThreads()
+	s.checked, s.overcommit, s.crowded = now, n > s.cpus, n > 2*s.cpus
+}
+
+// yield lets other threads run if there are more of them than processors, and reports whether it
+// did, since that takes time.
+func (s *spinner) yield(now int64) bool {
+	s.check(now)
+	if s.overcommit {
+		unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	}
+	return s.overcommit
 }
 
 // noteIdleStep records how long an idle step took. After a preemption it disables spinning for a
@@ -104,13 +147,17 @@ func (s *spinner) noteIdleStep(now, took int64) {
 	s.noSpinUntil = now + s.penalty
 }
 
-// overcommitted reports whether there are more runnable threads than processors.
-func (s *spinner) overcommitted() bool {
+// runnableThreads returns how many threads of the machine run or wait for a processor, 0 if the
+// kernel does not tell.
+func (s *spinner) runnableThreads() int {
 	if s.loadavg < 0 {
-		return false
+		return 0
 	}
 	n, err := unix.Pread(s.loadavg, s.line[:], 0)
-	return err == nil && runnable(s.line[:n]) > s.cpus
+	if err != nil {
+		return 0
+	}
+	return runnable(s.line[:n])
 }
 
 // runnable returns the number of runnable threads in a line such as "0.20 0.18 0.12 3/80 11206".

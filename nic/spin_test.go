@@ -1,6 +1,10 @@
 package nic
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
 
 func TestRunnableParsesLoadavg(t *testing.T) {
 	for line, want := range map[string]int{
@@ -39,5 +43,60 @@ func TestPreemptedEngineSpinsLess(t *testing.T) {
 	s.noteIdleStep(now, 4e6)
 	if s.keepSpinning(now+9e6, now+9e6) || !s.keepSpinning(now+11e6, now+11e6) {
 		t.Error("a preemption long after does not disable spinning for 10 ms")
+	}
+}
+
+// With as many runnable threads as processors the engine keeps its processor, with more it yields.
+func TestSpinnerYieldsIfMoreThreadsRunThanProcessors(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "loadavg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	s := spinner{limit: 50e3, loadavg: int(file.Fd()), cpus: 2}
+	now := int64(1e9)
+	for _, c := range []struct {
+		line           string
+		yield, crowded bool
+	}{{"0.20 0.18 0.12 2/80 11206\n", false, false}, {"0.20 0.18 0.12 4/80 11206\n", true, false},
+		{"0.20 0.18 0.12 5/80 11206\n", true, true}, {"0.20 0.18 0.12 1/80 11206\n", false, false}} {
+		if _, err := file.WriteAt([]byte(c.line), 0); err != nil {
+			t.Fatal(err)
+		}
+		now += overcommitCheck
+		if got := s.yield(now); got != c.yield {
+			t.Errorf("yield with %q: %v", c.line, got)
+		}
+		if got := s.maySpin(now); got == c.crowded {
+			t.Errorf("polls with %q: %v", c.line, got)
+		}
+	}
+}
+
+// An engine that may poll is awake when a deadline comes: a sleep ends late, by more than a packet
+// of a fast link takes.
+func TestSpinnerPollsBeforeADeadline(t *testing.T) {
+	const now, limit = int64(1e9), int64(50e3)
+	for _, c := range []struct {
+		name        string
+		limit       int64
+		noSpinUntil int64
+		deadline    int64
+		poll        bool
+		wake        int64
+	}{
+		{"no deadline", limit, 0, 0, false, 0},
+		{"near", limit, 0, now + 2*limit - 1, true, now + 2*limit - 1},
+		{"far", limit, 0, now + 1e6, false, now + 1e6 - 2*limit},
+		{"near, after a preemption", limit, now + 1, now + 1000, false, now + 1000},
+		{"spinning disabled", 0, 0, now + 1000, false, now + 1000},
+	} {
+		s := spinner{limit: c.limit, loadavg: -1, noSpinUntil: c.noSpinUntil}
+		if got := s.untilDeadline(now, c.deadline); got != c.poll {
+			t.Errorf("%s: polls %t, want %t", c.name, got, c.poll)
+		}
+		if got := s.wakeBefore(now, c.deadline); got != c.wake {
+			t.Errorf("%s: sleeps until %d, want %d", c.name, got, c.wake)
+		}
 	}
 }

@@ -17,6 +17,12 @@ func nameThread(name string) {
 	}
 }
 
+// setTimerSlack makes the kernel wake the calling thread at its deadlines: by default it may be 50
+// µs late, and on a link with a rate or a delay that is longer than what the thread waits for.
+func setTimerSlack() {
+	unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // ns; 0 would be the default
+}
+
 // A placement is how the kernel schedules a thread: on which processors, and with which policy and
 // priority. An operator may have chosen them for the engine's thread (taskset, chrt).
 type placement struct {

@@ -20,6 +20,10 @@ const MaxShapeDelay = 10 * time.Second
 // shapeBurst is how many bytes a port passes at once if it was idle before: a super-packet.
 const shapeBurst = 64 << 10
 
+// shapeLate is how much an engine that was late makes up for: about as long as another thread may
+// keep its processor.
+const shapeLate = 5 * time.Millisecond
+
 // maxShapeQueued is how many packets of each direction may be on their way. Send takes no
 // more then, and received ones wait in the link below.
 const maxShapeQueued = 16384
@@ -47,11 +51,16 @@ func NewShapedLink(inner Link, s Shape) *ShapedLink {
 	return &ShapedLink{inner: inner, delay: int64(s.Delay), tx: newBucket(s.Rate), rx: newBucket(s.Rate)}
 }
 
-// A bucket limits a direction to a rate, with bursts of shapeBurst bytes.
+// A bucket limits a direction to a rate, with bursts of shapeBurst bytes. Packets that waited make
+// up for an engine that is late: a port would have sent them in the meantime.
 type bucket struct {
-	rate  int64 // bits per second; 0: unlimited
-	burst int64 // ns that shapeBurst bytes take
-	idle  int64 // when all that has passed would have been sent at exactly this rate
+	rate   int64 // bits per second; 0: unlimited
+	burst  int64 // ns that shapeBurst bytes take
+	idle   int64 // when all that has passed would have been sent at exactly this rate
+	waits  bool  // a packet was refused and waits
+	empty  int64 // when there was no packet left that waits
+	now    int64 // of the last take
+	passed int   // bytes at now
 }
 
 func newBucket(rate int64) bucket {
@@ -72,12 +81,24 @@ func (b *bucket) take(now int64, bytes int) bool {
 	if b.rate == 0 {
 		return true
 	}
-	if b.idle > now {
+	if now != b.now {
+		b.now, b.passed = now, 0
+	}
+	if b.idle > now || b.passed >= shapeBurst {
+		b.waits = true
 		return false
 	}
-	b.idle = max(b.idle, now-b.burst) + b.time(bytes)
+	late := int64(shapeLate)
+	if !b.waits { // what is left of it shrinks while no packet waits
+		late = b.empty - b.idle - (now - b.empty)
+	}
+	b.idle = max(b.idle, now-max(b.burst, late)) + b.time(bytes)
+	b.passed += bytes
 	return true
 }
+
+// drained notes that no packet waits.
+func (b *bucket) drained(now int64) { b.waits, b.empty = false, now }
 
 // giveBack undoes take, for a packet that did not pass after all.
 func (b *bucket) giveBack(bytes int) {
@@ -152,6 +173,8 @@ func (s *ShapedLink) Send(now int64, batch []TxFrame) (int, error) {
 	}
 	if n < len(batch) {
 		s.blocked = max(s.tx.next(), now+1)
+	} else {
+		s.tx.drained(now)
 	}
 	if s.delay == 0 {
 		taken, err := s.inner.Send(now, batch[:n])
@@ -207,6 +230,7 @@ func (s *ShapedLink) Receive(now int64, batch []RxFrame) (int, error) {
 		}
 		s.rxI = 0
 		if s.rxN, err = s.inner.Receive(now, s.rxFrames[:]); s.rxN == 0 || err != nil {
+			s.rx.drained(now)
 			return 0, err
 		}
 	}

@@ -94,6 +94,76 @@ func TestShapedLinkHasItsRateInBothDirections(t *testing.T) {
 	}
 }
 
+// An engine that is late makes up for it with the packets that waited. A sender that was idle does
+// not: it may send a burst.
+func TestShapedLinkMakesUpForALateEngine(t *testing.T) {
+	const (
+		rate   = 10e9
+		late   = 2e6 // ns, after each round of steps that leave packets waiting
+		rounds = 20
+	)
+	payload := make([]byte, 4096)
+	f := frame(aToB, 0, payload)
+	for _, sends := range []bool{true, false} {
+		shaped, peer := shapedPair(Shape{Rate: rate})
+		from, to, path := Link(shaped), Link(peer), aToB
+		if !sends {
+			from, to, path = peer, shaped, bToA
+		}
+		psn := uint32(0)
+		var batch [64]RxFrame
+		// step offers n packets, and returns how many bytes arrive.
+		step := func(now int64, n int) (bytes int) {
+			waiting := make([]TxFrame, n)
+			for i := range waiting {
+				waiting[i] = frame(path, psn+uint32(i), payload)
+			}
+			sent, err := from.Send(now, waiting)
+			if err != nil {
+				t.Fatal(err)
+			}
+			psn += uint32(sent)
+			for {
+				k, err := to.Receive(now, batch[:])
+				if err != nil {
+					t.Fatal(err)
+				}
+				if k == 0 {
+					return bytes
+				}
+				bytes += k * frameLen(&f)
+			}
+		}
+		start := int64(1e9)
+		now, end, total := start, start, 0
+		for range rounds {
+			for stop := now + late/10; now < stop; now += 2000 {
+				n := step(now, 64)
+				if n > 2*shapeBurst {
+					t.Fatalf("sends %t: %d bytes at once", sends, n)
+				}
+				total += n
+			}
+			end = now
+			now += late
+		}
+		if ratio := float64(total) * 8e9 / float64(end-start) / rate; ratio < 0.98 || ratio > 1.005 {
+			t.Errorf("sends %t: an engine that is late carries %.3f of the rate", sends, ratio)
+		}
+		for ; step(now, 0) > 0 || now < start+rounds*3*late; now += 1000 { // until nothing waits
+		}
+		now += 1e9
+		total = 0
+		for range 10 {
+			total += step(now, 64)
+			now += 10
+		}
+		if total < shapeBurst || total > shapeBurst+3*frameLen(&f) {
+			t.Errorf("sends %t: a sender that was idle sends %d bytes at once, want a burst of %d", sends, total, shapeBurst)
+		}
+	}
+}
+
 func TestShapedLinkDelaysWithoutARate(t *testing.T) {
 	for _, sends := range []bool{true, false} {
 		shaped, peer := shapedPair(Shape{Delay: time.Millisecond})
