@@ -13,8 +13,13 @@ type Client struct {
 	running *Batch // handed to IO.Runner and not settled yet
 
 	alive      *Process // process that was last seen alive,
-	aliveEpoch uint64   // and in which epoch
+	aliveEpoch uint64   // in which epoch,
+	aliveAt    int64    // and at which time
 }
+
+// aliveFor is how long, in nanoseconds, a process counts as alive after it was seen alive. A PID is
+// reused only after all others were: that takes the fork of hundreds of processes at least.
+const aliveFor = 1e6
 
 // clientOf returns the client that r belongs to.
 func (io *IO) clientOf(r *Region) *Client {
@@ -99,19 +104,20 @@ func (io *IO) filterLive(b *Batch) {
 	b.ops = b.ops[:kept]
 }
 
-// checkAlive checks, once an epoch, that the PID still refers to the process.
+// checkAlive checks, at most once an epoch and in aliveFor, that the PID still refers to the
+// process.
 func (io *IO) checkAlive(c *Client, r *Region) error {
 	if r.process == nil {
 		return nil
 	}
 	p := r.process.process
-	if c.alive == p && c.aliveEpoch == io.epoch {
+	if c.alive == p && (c.aliveEpoch == io.epoch || io.Now-c.aliveAt < aliveFor && io.Now > 0) {
 		return nil
 	}
 	if !p.alive() {
 		return ErrGone
 	}
-	c.alive, c.aliveEpoch = p, io.epoch
+	c.alive, c.aliveEpoch, c.aliveAt = p, io.epoch, io.Now
 	return nil
 }
 

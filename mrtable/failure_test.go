@@ -276,6 +276,34 @@ func TestReusedPIDIsNotTheProcess(t *testing.T) {
 	}
 }
 
+// The engine does not ask in each step whether a process is alive, but soon enough.
+func TestProcessIsLookedUpAgainAfterAWhile(t *testing.T) {
+	c, g := startChild(t, 0), newFixture(t)
+	other := startChild(t, 0)
+	addr := other.alloc(page, 7)
+	p := c.open()
+	own := c.alloc(page, 0)
+	r := g.region(c.memory(p, own, page), 0)
+	write := func(now int64) {
+		g.io.Now = now
+		g.io.Epoch()
+		g.io.Write("w", r, 0, []byte{1}, true)
+		g.io.Flush()
+	}
+	write(1)
+	if b := c.peek(own, 1); b[0] != 1 {
+		t.Fatal("the living process was not written")
+	}
+	c.kill()
+	p.pid = other.cmd.Process.Pid // as if its PID were reused
+	r.process.base = addr
+	write(1 + aliveFor)
+	g.wantFailures(map[any]error{"w": ErrGone})
+	if b := other.peek(addr, 1); b[0] != 7 {
+		t.Error("another process was written")
+	}
+}
+
 func TestProcessErrorsMapErrnos(t *testing.T) {
 	for err, want := range map[error]error{
 		unix.EPERM: ErrPermission, unix.EACCES: ErrPermission, unix.ESRCH: ErrGone,

@@ -18,6 +18,10 @@ type IO struct {
 	retired  int      // deregistered regions whose memory is not released yet
 	tables   []*Table // tables whose deregistered memory this IO releases
 
+	// Now is the time in nanoseconds, or 0 if it is unknown. The owner sets it before each Epoch.
+	// Whether a process is alive is then looked up once in a while only.
+	Now int64
+
 	// Runner, if not nil, is called by Flush to run a batch. It returns false if the batch goes on
 	// without the IO, after Copy or Detach. Until Settle, operations that would be queued for the
 	// client fail with ErrWait.

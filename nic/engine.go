@@ -177,6 +177,7 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	}
 	// Read buffers and unmapped memory are reused two epochs later. No received frame that refers
 	// to them may be left then; those that wait for a link are copies.
+	e.io.Now = now
 	if drained {
 		e.io.Epoch()
 		e.pool.Recycle() // the same applies to the inline data of work requests
