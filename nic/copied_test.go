@@ -31,9 +31,10 @@ func BenchmarkCopiedRead1MiB(b *testing.B)   { benchmarkCopied(b, ib.WRRDMARead,
 func BenchmarkCopiedRead64B(b *testing.B)    { benchmarkCopied(b, ib.WRRDMARead, 64, 16) }
 
 // A payloadRecorder is a link that copies payload, to nowhere, and records where the first of each
-// Send was.
+// Send was. With fabric it is a fabric that does so.
 type payloadRecorder struct {
 	wire.Link
+	fabric bool
 	at     []*byte
 	frames int
 }
@@ -41,33 +42,42 @@ type payloadRecorder struct {
 // Capabilities are those of a link to a network.
 func (l *payloadRecorder) Capabilities() wire.Capabilities {
 	c := l.Link.Capabilities()
-	c.ICRC = true
+	c.ICRC = !l.fabric
 	return c
 }
 
-func (l *payloadRecorder) Send(_ int64, batch []wire.TxFrame) (int, error) {
+// HoldsReferences implements wire.Referrer.
+func (l *payloadRecorder) HoldsReferences() bool { return wire.HoldsReferences(l.Link) }
+
+func (l *payloadRecorder) Send(now int64, batch []wire.TxFrame) (int, error) {
 	l.frames += len(batch)
 	if p := batch[0].Payload; len(p) > 0 {
 		l.at = append(l.at, &p[0][0])
 	}
+	if l.fabric {
+		return l.Link.Send(now, batch)
+	}
 	return len(batch), nil
 }
 
-// What is read for a link that copies is not needed after the step, and the memory that the next
-// step reads to is in the processor's cache.
+// What is read for a link that copies is not needed after the step, nor what a fabric refers to
+// after the receive phase of the next one. The memory that the next step reads to is in the
+// processor's cache.
 func TestEachStepReadsToTheSameMemory(t *testing.T) {
-	w := newTestFabric(t)
-	l := &payloadRecorder{}
-	a := w.client(w.nic(1, func(inner wire.Link) wire.Link { l.Link = inner; return l })).qp(smallCaps)
-	b := w.client(w.nic(2)).qp(smallCaps)
-	a.connect(4096, b)
-	a.useCopiedMemory()
-	for range 3 {
-		a.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 64<<10)})
-		w.steps(1)
-	}
-	if len(l.at) != 3 || l.at[0] != l.at[1] || l.at[1] != l.at[2] {
-		t.Errorf("the steps read to %v", l.at)
+	for _, fabric := range []bool{false, true} {
+		w := newTestFabric(t)
+		l := &payloadRecorder{fabric: fabric}
+		a := w.client(w.nic(1, func(inner wire.Link) wire.Link { l.Link = inner; return l })).qp(smallCaps)
+		b := w.client(w.nic(2)).qp(smallCaps)
+		a.connect(4096, b)
+		a.useCopiedMemory()
+		for range 3 {
+			a.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 64<<10)})
+			w.steps(1)
+		}
+		if len(l.at) != 3 || l.at[0] != l.at[1] || l.at[1] != l.at[2] {
+			t.Errorf("fabric %v: the steps read to %v", fabric, l.at)
+		}
 	}
 }
 

@@ -182,6 +182,7 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 		e.io.Epoch()
 		e.pool.Recycle() // the same applies to the inline data of work requests
 	}
+	e.releaseReads() // what a fabric held by reference was received
 	e.resumable = false
 	if e.runPosted() {
 		busy = true
@@ -261,11 +262,17 @@ func (e *Engine) emit() (busy bool) {
 	}
 	// What a link holds is known only after all have sent: one device's frames are in another's
 	// link.
-	if e.io.HasReads() && !slices.ContainsFunc(e.devices, func(d *Device) bool { return wire.HoldsReferences(d.link) }) {
-		e.io.ReleaseReads() // frames that wait for a link are copies
-	}
+	e.releaseReads()
 	e.publish(true)
 	return busy
+}
+
+// releaseReads releases all read buffers if no link refers to them. Frames that wait for a link are
+// copies. The next reads then use memory that is in the processor's cache.
+func (e *Engine) releaseReads() {
+	if e.io.HasReads() && !slices.ContainsFunc(e.devices, func(d *Device) bool { return wire.HoldsReferences(d.link) }) {
+		e.io.ReleaseReads()
+	}
 }
 
 // copyPayload makes sure that no frame refers to a program's memory, before an operation releases
