@@ -100,6 +100,7 @@ type QP struct {
 	turn      place[QP] // in schedule.ready of its client
 	reply     place[QP] // in txState.due
 	waits     int64     // since when it waits for its turn
+	rest      int       // bytes left of a turn that the budget of the step has cut short, else 0
 	lastReply uint64    // frameBatch.last of the data when it last put replies there
 	timer     int       // index in the timer heap, -1 if it is not there
 	timerAt   int64     // when the timer heap checks it: no later than its deadline

@@ -23,7 +23,7 @@ const (
 	// receives on each. It suffices for large batches.
 	stepBytes = 6 * turnBytes
 
-	// While several clients are active, a step longer than longStep, in nanoseconds, halves what
+	// While several clients have turns, a step longer than longStep, in nanoseconds, halves what
 	// the next ones may transmit and receive, down to one turn. One shorter than shortStep adds
 	// half a turn. A message passes through three or four steps, and should not take longer than
 	// 200 µs.
@@ -102,7 +102,8 @@ func (e *Engine) transmit() {
 	e.serve()
 }
 
-// noteClient records that a queue pair of c transmits. The contexts of a process are one client.
+// noteClient records that a queue pair of c has a turn. The contexts of a process are one client.
+// One that only acknowledges does not count: nothing of it waits for others.
 func (e *Engine) noteClient(c *Context) {
 	last := e.last
 	if c == last {
@@ -180,6 +181,10 @@ func (d *Device) serve(budget int) (spent int) {
 			switch {
 			case more && t.data.filled > before:
 				t.activate(q)
+				if q.rest > 0 {
+					c.ready.remove(&q.turn)
+					c.ready.pushFirst(&q.turn)
+				}
 			case more && !q.turn.queued: // else it has failed in its turn, and has another one
 				blocked.push(&q.turn)
 			}
@@ -209,14 +214,24 @@ func (d *Device) serveQP(q *QP, budget int) (cost int, more bool) {
 	case waited < maxWait/4:
 		t.turn = min(2*t.turn, maxTurn)
 	}
-	t.left = min(budget, t.turn)
+	turn := t.turn
+	if q.rest > 0 {
+		turn = min(turn, q.rest)
+	}
+	t.left = min(budget, turn)
 	if q.ctx.schedule.copied {
 		t.left /= t.copyCost
 	}
 	fetched := q.sqFetched
 	posted := q.fetchSends()
 	cost, more = d.transmitTurn(q, posted)
-	return max(cost+fetchCost*int(q.sqFetched-fetched), frameCost), more
+	cost = max(cost+fetchCost*int(q.sqFetched-fetched), frameCost)
+	// If the budget has cut the turn short, the rest of it comes first in the next step. Otherwise
+	// two queue pairs would have a long and a short turn in each step, and the same ones each time.
+	if q.rest = 0; budget < turn {
+		q.rest = max(0, turn-cost)
+	}
+	return cost, more
 }
 
 // A waitingTurn is the turn of a queue pair whose packets wait for reads of memory that only the
@@ -278,6 +293,7 @@ func (d *Device) resume() {
 		cost = max(0, cost-w.cost)
 		d.engine.budget -= cost
 		w.q.ctx.schedule.credit -= cost
+		w.q.rest = max(0, w.q.rest-cost)
 	}
 	t.waiting = slices.Delete(t.waiting, 0, n)
 }
@@ -305,7 +321,6 @@ func (d *Device) acknowledge() {
 			t.activate(q)
 			continue
 		}
-		d.engine.noteClient(q.ctx)
 		t.left = turnBytes
 		more := q.t.Acknowledge(d.env(q))
 		t.finish()
