@@ -379,6 +379,33 @@ func TestConnectionSourcePortMatchesLinuxDriver(t *testing.T) {
 	}
 }
 
+func TestManyConnectionsShareSourcePorts(t *testing.T) {
+	for n, want := range map[int]int{63: 63, 64: 33, 1000: 63} { // QPNs of a group begin at a multiple of its size
+		w := newTestFabric(t)
+		w.mem = 1 << 12
+		ca, cb := w.client(w.nic(1)), w.client(w.nic(2))
+		var a, b []*queue
+		for range n {
+			a, b = append(a, ca.qp(smallCaps)), append(b, cb.qp(smallCaps))
+		}
+		for i := range a {
+			a[i].connect(1024, b[i])
+			b[i].connect(1024, a[i])
+		}
+		ports := map[uint16]bool{}
+		peers := cb.Device.Snapshot().QPs
+		for i, p := range ca.Device.Snapshot().QPs {
+			ports[p.SrcPort] = true
+			if p.SrcPort != peers[i].SrcPort {
+				t.Errorf("port %d, and the peer's is %d", p.SrcPort, peers[i].SrcPort)
+			}
+		}
+		if len(ports) != want {
+			t.Errorf("%d connections have %d ports, want %d", n, len(ports), want)
+		}
+	}
+}
+
 func TestSRQServesQueuePairsAndRaisesLimitEvent(t *testing.T) {
 	w := newTestFabric(t)
 	ca, cb := w.client(w.nic(1)), w.client(w.nic(2))

@@ -2,6 +2,7 @@ package nic
 
 import (
 	"context"
+	"math/bits"
 	"syscall"
 
 	"softroce/wire"
@@ -113,6 +114,18 @@ func (d *Device) resolved(av *AddressVector) (*wire.Path, error) {
 	}
 	p.DstMAC = av.Path.DstMAC
 	return p, nil
+}
+
+// flowsOfMany is about how many source ports the connections of a device with many queue pairs have
+// together: enough for the paths of a network. A link sends consecutive packets of one port and
+// length as one super-packet, so neighbors that send little each cost as much as one that sends
+// much.
+const flowsOfMany = 64
+
+// connectionPort returns the UDP source port of a connection.
+func (d *Device) connectionPort(label, local, remote uint32) uint16 {
+	group := bits.Len(uint(d.qps.n / flowsOfMany))
+	return sourcePort(label, local>>group, remote>>group)
 }
 
 // sourcePort returns the UDP source port of a connection: the folded flow label or, if that is 0,

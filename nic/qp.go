@@ -459,7 +459,7 @@ func (q *QP) checkModify(a *QPAttr, mask ib.QPAttrMask) (path *wire.Path, err er
 		peer = q.t.Query().DestQPN
 	}
 	if path.SrcPort = d.link.Capabilities().SrcPort; path.SrcPort == 0 {
-		path.SrcPort = sourcePort(a.AV.FlowLabel, q.qpn, peer)
+		path.SrcPort = d.connectionPort(a.AV.FlowLabel, q.qpn, peer)
 	}
 	return path, nil
 }

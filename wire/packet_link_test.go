@@ -144,6 +144,24 @@ func TestSuperPacketCrossesVethWhole(t *testing.T) {
 	}
 }
 
+func TestQueuePairsShareASuperPacket(t *testing.T) {
+	l := newVethPair(t)
+	tx, rx := l.a.packetLink(), l.b.packetLink()
+	batch := frames(l.a.path(l.b, false), 8, 1024)
+	for i := range batch {
+		path := *batch[i].Path // each queue pair has its own
+		path.SrcPort += uint16(i / 4)
+		batch[i].Path = &path
+	}
+	for i, want := range []int{4, 3, 2, 1, 4, 3, 2, 1} {
+		if n := runLength(batch[i:], runLimit(true)); n != want {
+			t.Errorf("a super-packet of %d from packet %d, want %d", n, i, want)
+		}
+	}
+	sendAll(t, tx, batch)
+	checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
+}
+
 // rawFrame returns the bytes of a RoCEv2 frame from a to b, with an ICRC.
 func (l *vethPair) rawFrame(v6 bool) []byte {
 	p := l.a.path(l.b, v6)

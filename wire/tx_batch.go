@@ -271,7 +271,7 @@ func runLength(frames []TxFrame, limit int) int {
 		g := &frames[n]
 		size += g.Len + packet.ICRCLen
 		pieces += len(g.Payload) + 1
-		if g.Path != f.Path || g.CE != f.CE || g.Flip != 0 || g.Len > f.Len || size > limit || pieces > maxPieces {
+		if g.Path != f.Path && *g.Path != *f.Path || g.CE != f.CE || g.Flip != 0 || g.Len > f.Len || size > limit || pieces > maxPieces {
 			return n
 		}
 		if g.Len < f.Len {
