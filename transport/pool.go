@@ -15,16 +15,16 @@ type Pool struct {
 }
 
 const (
-	// wqesPerBlock is how many work requests a block holds: it is of about 4 KiB.
-	wqesPerBlock = 16
+	// wqesPerBlock is how many work requests a block holds: it is of about 1 KiB.
+	wqesPerBlock = 4
 
-	// maxFree is how many blocks a pool keeps, a megabyte without inline data and long
-	// scatter/gather lists, and how many lists of reads. What queue pairs return during a step is
-	// usually less.
-	maxFree = 256
+	// maxFree is how many blocks a pool keeps, 4 MiB without inline data and long scatter/gather
+	// lists. What queue pairs return during a step is usually less.
+	maxFree = 4096
 
-	// maxReads is the longest list of reads that a pool keeps. With short elements, a step can need
-	// many more, and no budget covers the memory of the pool.
+	// maxLists is how many lists of reads a pool keeps, and maxReads the longest one. With short
+	// elements, a step can need many more, and no budget covers the memory of the pool.
+	maxLists = 256
 	maxReads = 512
 )
 
@@ -32,8 +32,9 @@ const (
 // entries.
 type wqeBlock struct {
 	wqes   [wqesPerBlock]wqe
-	sges   arena[SGE]
+	sges   arena[SGE] // in single, until they are too many
 	inline arena[byte]
+	single [wqesPerBlock]SGE
 	age    uint32 // of the pool, when the block was taken
 }
 
@@ -45,6 +46,7 @@ func (p *Pool) take() (b *wqeBlock) {
 		b.sges, b.inline = b.sges[:0], b.inline[:0]
 	} else {
 		b = new(wqeBlock)
+		b.sges = b.single[:0]
 	}
 	b.age = p.age
 	return b
@@ -92,7 +94,7 @@ func (p *Pool) takeReads() readList {
 
 // putReads returns storage whose reads are empty or nil.
 func (p *Pool) putReads(l readList) {
-	if l.age == p.age && len(l.reads) <= maxReads && len(p.reads) < maxFree {
+	if l.age == p.age && len(l.reads) <= maxReads && len(p.reads) < maxLists {
 		p.reads = append(p.reads, l)
 	}
 }
