@@ -71,7 +71,7 @@ func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (reply, e
 		d.engine.Do(func() {
 			c.nic, err = d.Open(nic.ContextOptions{
 				Doorbell: bells, DoorbellFD: bell, Limits: c.server.config.Limits.context(),
-				Events: sink, Client: c.number, PID: c.peer.PID, UID: c.peer.UID, Comm: c.comm, Privileged: c.peer.privileged(),
+				Events: sink, Client: c.number, PID: c.peer.PID, Group: c.peer.Group, UID: c.peer.UID, Comm: c.comm, Privileged: c.peer.privileged(),
 			})
 		})
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 type peer struct {
 	PID   int // 0 in a PID namespace that is not visible here
 	UID   uint32
+	Group int // its process group; 0 if PID is 0
 	pidfd int // -1 if there is none
 }
 
@@ -45,6 +46,9 @@ func peerOf(sock *net.UnixConn) (p peer, err error) {
 		return p, fmt.Errorf("peer credentials: %w", err)
 	}
 	p.PID, p.UID = int(cred.Pid), cred.Uid
+	if p.PID != 0 {
+		p.Group, _ = unix.Getpgid(p.PID) // it may have ended
+	}
 	return p, nil
 }
 

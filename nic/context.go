@@ -18,6 +18,7 @@ type ContextOptions struct {
 	Events     EventSink // may be nil
 	Client     uint32    // number of the client, as shown by Snapshot
 	PID        int       // of the client, likewise
+	Group      int       // process group of the client, likewise
 	UID        uint32    // user ID of the client
 	Comm       string
 

@@ -291,7 +291,7 @@ func (q *CQ) fail() {
 	q.ctx.event(Event{Type: ib.EventCQErr, CQ: q})
 	for _, p := range q.ctx.qps {
 		if p.sendCQ == q || p.recvCQ == q {
-			p.fail()
+			p.fail(transport.ReasonCQ)
 		}
 	}
 	for _, s := range q.ctx.srqs {

@@ -102,7 +102,12 @@ func (s *description) visit(n int) (done bool) {
 		describe(&n, &s.groups, &out.Groups, func(g GID) bool { return d.groups[g] != nil }, func(g GID) GroupInfo {
 			return d.groups[g].info(g)
 		})
-		return len(s.groups) == 0
+		if len(s.groups) > 0 {
+			return false
+		}
+		// Last, so that a queue pair that ends meanwhile is in one of the lists.
+		s.snapshot.Ended = slices.Clone(d.ended.list)
+		return true
 	}
 	return false
 }
@@ -144,7 +149,7 @@ func (s *description) open() bool {
 		if c.closed {
 			continue
 		}
-		s.owner = Owner{Client: c.opt.Client, PID: c.opt.PID, UID: c.opt.UID, Comm: c.opt.Comm}
+		s.owner = c.owner()
 		n := &c.count
 		s.snapshot.Contexts = append(s.snapshot.Contexts, ContextInfo{s.owner, n[kindPD], n[kindQP], n[kindCQ], n[kindMR], n[kindMW], n[kindSRQ], n[kindAH], n[kindXRCD],
 			c.registered, c.ringBytes, len(c.dms), c.deviceMemory})
@@ -185,6 +190,7 @@ func (q *QP) info(o Owner) QPInfo {
 	if a.State != ib.QPSReset && !q.recv.shared {
 		i.RecvPosted = int(min(q.recv.ring.loadProducer()-q.recv.ring.consumerIndex, q.recv.ring.size()))
 	}
+	i.Failure, i.Stall = q.diagnosis()
 	if p := q.path; p != nil {
 		i.PathInfo, i.SrcPort = PathInfo{p.Src, p.Dst, p.VLAN}, p.SrcPort
 	}

@@ -63,6 +63,7 @@ type Device struct {
 	rx           rxState
 	tx           txState
 	gsi          gsi
+	ended        endedQPs
 	kept         []*keptFrame // for queue pairs that are held, in order
 	keptSpare    []*keptFrame // storage of the next list
 	timers       timerHeap

@@ -264,6 +264,7 @@ func (c *Context) DestroyQP(q *QP) error {
 
 func (q *QP) remove() {
 	c, d := q.ctx, q.device
+	d.ended.add(q.ending())
 	for len(q.groups) > 0 {
 		q.detach(q.groups[0])
 	}
@@ -333,9 +334,14 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask ib.QPAttrMask) error {
 	if mask&ib.QPMaskState != 0 && (a.State == ib.QPSErr || a.State == ib.QPSReset) {
 		q.device.engine.copyPayload()
 	}
-	if err = q.t.Modify(q.device.env(q), &a.QPAttr, mask); err != nil {
+	var before *QPInfo
+	if mask&ib.QPMaskState != 0 && a.State == ib.QPSReset {
+		before = q.ending()
+	}
+	if err = q.t.Modify(q.device.env(q), &a.QPAttr, mask&^ib.QPMaskRateLimit); err != nil {
 		return modifyError(err)
 	}
+	q.device.ended.add(before)
 	if mask&ib.QPMaskPort != 0 {
 		q.port = a.Port
 	}
@@ -491,7 +497,12 @@ func (q *QP) stateChanged() {
 }
 
 // fail takes q to ERR because of an error outside the transport.
-func (q *QP) fail() { q.failWith(ib.EventQPFatal) }
+func (q *QP) fail(r transport.Reason) {
+	if s := q.t.State(); s != ib.QPSReset && s != ib.QPSErr {
+		q.t.Blame(q.device.env(q), transport.Failure{Reason: r})
+	}
+	q.failWith(ib.EventQPFatal)
+}
 
 // failWith is fail with another event than QP_FATAL.
 func (q *QP) failWith(t ib.EventType) {

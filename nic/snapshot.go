@@ -22,6 +22,7 @@ type Snapshot struct {
 	PKeys     []uint16      `json:"pkeys"` // by index; 0: no key
 	Contexts  []ContextInfo `json:"contexts"`
 	QPs       []QPInfo      `json:"qps"`
+	Ended     []EndedQP     `json:"ended_qps"`
 	MRs       []MRInfo      `json:"mrs"`
 	CQs       []CQInfo      `json:"cqs"`
 	PDs       []PDInfo      `json:"pds"`
@@ -40,6 +41,7 @@ type Snapshot struct {
 type Owner struct {
 	Client uint32 `json:"client"`
 	PID    int    `json:"pid"`
+	Group  int    `json:"pgid,omitempty"` // its process group when it attached
 	UID    uint32 `json:"uid"`
 	Comm   string `json:"comm"`
 
@@ -92,6 +94,9 @@ type QPInfo struct {
 	RecvCQ     uint32 `json:"recv_cqn,omitempty"`
 	SRQ        uint32 `json:"srqn,omitempty"`
 	transport.QPCounters
+
+	Failure *transport.Failure `json:"failure,omitempty"` // in ERR and SQE
+	Stall   *transport.Stall   `json:"stall,omitempty"`   // in RTS and SQD
 }
 
 // An Address is an address in the memory of a client. In JSON it is a string, because numbers there
@@ -201,10 +206,12 @@ type FaultInfo struct {
 // with which a forged packet would be accepted, and the addresses in their memory.
 func (s Snapshot) VisibleTo(uid uint32) Snapshot {
 	s.QPs, s.MRs, s.MWs = slices.Clone(s.QPs), slices.Clone(s.MRs), slices.Clone(s.MWs)
+	s.Ended = slices.Clone(s.Ended)
 	for i := range s.QPs {
-		if q := &s.QPs[i]; q.UID != uid {
-			q.Hidden, q.SQPSN, q.RQPSN = true, 0, 0
-		}
+		s.QPs[i].hide(uid)
+	}
+	for i := range s.Ended {
+		s.Ended[i].hide(uid)
 	}
 	for i := range s.MRs {
 		if m := &s.MRs[i]; m.UID != uid {
@@ -217,4 +224,22 @@ func (s Snapshot) VisibleTo(uid uint32) Snapshot {
 		}
 	}
 	return s
+}
+
+// hide removes the secrets of a queue pair of another user.
+func (q *QPInfo) hide(uid uint32) {
+	if q.UID == uid {
+		return
+	}
+	q.Hidden, q.SQPSN, q.RQPSN = true, 0, 0
+	if q.Failure != nil {
+		f := *q.Failure
+		f.PSN, f.Address, f.Key = 0, 0, 0
+		q.Failure = &f
+	}
+	if q.Stall != nil {
+		s := *q.Stall
+		s.PSN = 0
+		q.Stall = &s
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"syscall"
 
 	"softroce/internal/ib"
+	"softroce/transport"
 )
 
 // SRQInit configures a shared receive queue.
@@ -195,7 +196,7 @@ func (s *SRQ) fail() {
 	s.failTargets(func(*QP) bool { return true })
 	for _, q := range s.ctx.qps {
 		if q.init.SRQ == s {
-			q.fail()
+			q.fail(transport.ReasonSRQ)
 		}
 	}
 }

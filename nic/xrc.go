@@ -133,7 +133,7 @@ func (s *SRQ) failTargets(which func(*QP) bool) {
 	for _, c := range s.ctx.device.contexts {
 		for _, q := range c.qps {
 			if q.init.Type == ib.QPTypeXRCRecv && q.recv.ring == s.ring && which(q) {
-				q.fail()
+				q.fail(transport.ReasonSRQ)
 			}
 		}
 	}

@@ -70,6 +70,7 @@ func (q *QP) handleACK(e *Env, p *RxPacket, psn uint64) {
 		if q.state == ib.QPSErr {
 			return // the new head of the send queue was invalid
 		}
+		q.noteNAK(s)
 		q.handleRNR(e, packet.RNRTimer(uint8(s&packet.SyndromeValue)))
 	case s.IsNAK() && s <= packet.NAKInvalidRD:
 		c.NAKReceived[s-packet.NAKSequence]++
@@ -88,6 +89,7 @@ func (q *QP) handleNAK(e *Env, s packet.Syndrome, psn uint64) {
 		return
 	}
 	if s == packet.NAKSequence {
+		q.noteNAK(s)
 		c.PacketSeqErr++
 		if q.req.una != q.req.next && !q.resend(e) {
 			c.Drop(DropStaleResponse)
@@ -101,15 +103,16 @@ func (q *QP) handleNAK(e *Env, s packet.Syndrome, psn uint64) {
 			q.completeWR(e, q.sq.head(), ib.WCWRFlushErr)
 		}
 	}
-	status := ib.WCRemOpErr
+	reason, status := ReasonRemoteOperational, ib.WCRemOpErr
 	switch s {
 	case packet.NAKInvalidRequest:
-		status = ib.WCRemInvReqErr
+		reason, status = ReasonRemoteInvalid, ib.WCRemInvReqErr
 		c.ReqRemoteInvalid++
 	case packet.NAKRemoteAccess:
-		status = ib.WCRemAccessErr
+		reason, status = ReasonRemoteAccess, ib.WCRemAccessErr
 		c.ReqRemoteAccess++
 	}
+	q.blameHead(e, Failure{Reason: reason, Status: status, Syndrome: s})
 	q.failHead(e, status)
 }
 
@@ -270,6 +273,7 @@ func (q *QP) atomicResponse(e *Env, p *RxPacket, psn uint64) {
 // rejectResponse drops an invalid response and fails the oldest work request.
 func (q *QP) rejectResponse(e *Env, s ib.WCStatus) {
 	q.cfg.Counters.Drop(DropLocalError)
+	q.blameResponse(e, s)
 	q.failHead(e, s)
 }
 

@@ -26,6 +26,7 @@ type QP struct {
 	sqdNotify    bool    // EventSQDrained is due when the send queue is drained
 
 	counters QPCounters
+	failure  *Failure // why it is in the error state, or in SQE
 }
 
 // ErrService is returned by New for an unsupported transport service.
@@ -127,9 +128,12 @@ func (q *QP) Modify(e *Env, a *ib.QPAttr, mask ib.QPAttrMask) error {
 	from := q.state
 	q.state = to
 	switch {
+	case from == ib.QPSSQE && to == ib.QPSRTS:
+		q.failure = nil
 	case to == ib.QPSReset:
 		q.reset()
 	case to == ib.QPSErr:
+		q.blameHead(e, Failure{Reason: ReasonModified})
 		q.resp.discardReplies()
 		q.flush(e)
 	case from == ib.QPSInit && to == ib.QPSRTR:
@@ -197,7 +201,7 @@ func (q *QP) reset() {
 	q.sq.reset()
 	q.req = requester{}
 	q.resp.reset()
-	q.sqdNotify = false
+	q.sqdNotify, q.failure = false, nil
 	q.newWriters()
 }
 
@@ -318,6 +322,7 @@ func (q *QP) Fail(e *Env, ev ib.EventType) {
 	if q.state == ib.QPSErr || q.state == ib.QPSReset {
 		return
 	}
+	q.Blame(e, Failure{Reason: ReasonEvent})
 	q.resp.discardReplies()
 	q.toError(e)
 	e.Sink.Event(q, ev)
@@ -335,10 +340,16 @@ func (q *QP) MemoryFault(e *Env, w *Writer, completed bool) {
 		return
 	}
 	if w.Requester {
+		q.blameHead(e, Failure{Reason: ReasonMemoryGone, Status: ib.WCLocProtErr})
 		q.failRequester(e, completed)
 		return
 	}
 	r := &q.resp
+	f := Failure{Reason: ReasonMemoryGone, PSN: r.epsn}
+	if q.reliable() {
+		f.Syndrome = packet.NAKRemoteOperational
+	}
+	q.Blame(e, f)
 	if q.reliable() {
 		r.unwind()
 		r.fatalNAK(packet.NAKRemoteOperational)

@@ -1,6 +1,9 @@
 package transport
 
-import "softroce/internal/ib"
+import (
+	"softroce/internal/ib"
+	"softroce/packet"
+)
 
 // recovery is the requester's state for retransmission: go-back-N after a NAK, a gap in the
 // responses or a local ACK timeout (IBTA 9.7.6, 9.7.8).
@@ -15,6 +18,9 @@ type recovery struct {
 
 	window    uint64 // limit of unacknowledged SEND and WRITE packets
 	threshold uint64 // below it the window doubles with each acknowledgement, above it grows slowly
+
+	nak   packet.Syndrome // the last NAK of the peer, or 0,
+	nakAt uint64          // and una at that time
 
 	wentBack   bool   // retransmitted after a NAK or gap, and nothing was acknowledged since;
 	wentBackTo uint64 // another NAK for this PSN has the same cause and is ignored
@@ -141,6 +147,8 @@ func (q *QP) useRetry(e *Env) bool {
 	r := &q.req
 	if r.retries == 0 {
 		q.cfg.Counters.RetryExceeded++
+		q.blameHead(e, Failure{Reason: ReasonRetryExceeded, Status: ib.WCRetryExcErr, Limit: q.attr.RetryCount,
+			Timeouts: r.timeouts, Silent: q.silent(), Syndrome: r.lastNAK()})
 		q.failHead(e, ib.WCRetryExcErr)
 		return false
 	}
@@ -165,6 +173,7 @@ func (q *QP) handleRNR(e *Env, wait int64) {
 	q.counters.RNRNAKsReceived++
 	if r.rnrRetries == 0 {
 		q.cfg.Counters.RNRRetryExceeded++
+		q.blameHead(e, Failure{Reason: ReasonRNRExceeded, Status: ib.WCRNRRetryExcErr, Limit: q.attr.RNRRetry, Syndrome: r.nak})
 		q.failHead(e, ib.WCRNRRetryExcErr)
 		return
 	}

@@ -251,6 +251,12 @@ func (q *QP) readFailed(e *Env, a *response) {
 	if !a.region.Live() {
 		nak = packet.NAKRemoteAccess
 	}
+	f := Failure{Reason: ReasonMemoryGone, Operation: ib.WRRDMARead.String(), PSN: psn, Address: a.va, Length: uint64(a.length)}
+	if nak == packet.NAKRemoteAccess {
+		f.Reason, f.Check, f.Need = ReasonRemoteMemory, CheckLive, ib.AccessRemoteRead
+	}
+	f.Syndrome = nak
+	q.Blame(e, f)
 	s.reset()
 	q.resp.epsn, q.resp.msn = psn, msn
 	if q.state != ib.QPSErr {

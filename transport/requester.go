@@ -333,6 +333,7 @@ func (q *QP) completeFailed(e *Env) {
 		return
 	}
 	if w := q.sq.head(); w.status != ib.WCSuccess && (w.started || q.state != ib.QPSSQD) {
+		q.blameInvalid(e, w)
 		q.completeWR(e, w, w.status)
 		if !q.reliable() {
 			q.state, q.sqdNotify = ib.QPSSQE, false // the receive queue stays usable (IBTA 10.3.1)

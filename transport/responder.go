@@ -78,8 +78,15 @@ func (q *QP) outOfSequence(p *RxPacket) {
 // accept executes a request with the expected PSN. It returns the NAK that rejects it, or 0.
 func (q *QP) accept(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	r := &q.resp
-	if !r.inSequence(in) || !q.findSRQ(p) || !q.permits(in.Kind) || q.cfg.Refused.Has(in.Kind) {
-		return packet.NAKInvalidRequest
+	switch {
+	case !r.inSequence(in):
+		return q.refuse(e, packet.NAKInvalidRequest, p, Failure{Reason: ReasonMessageOrder})
+	case !q.findSRQ(p):
+		return q.refuse(e, packet.NAKInvalidRequest, p, Failure{Reason: ReasonNoSRQ})
+	case !q.permits(in.Kind):
+		return q.refuse(e, packet.NAKInvalidRequest, p, Failure{Reason: ReasonNotPermitted, Need: neededAccess(in.Kind)})
+	case q.cfg.Refused.Has(in.Kind):
+		return q.refuse(e, packet.NAKInvalidRequest, p, Failure{Reason: ReasonNotSupported})
 	}
 	switch in.Kind {
 	case packet.KindSend:
@@ -95,7 +102,7 @@ func (q *QP) accept(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	case packet.KindAtomicWrite:
 		return q.acceptAtomicWrite(e, p)
 	}
-	return packet.NAKInvalidRequest
+	return q.refuse(e, packet.NAKInvalidRequest, p, Failure{Reason: ReasonNotSupported})
 }
 
 // inSequence checks the order of First, Middle, Last and Only (IBTA 9.7.4.1.2, table 26).
@@ -108,16 +115,21 @@ func (r *responder) inSequence(in *packet.Info) bool {
 
 // permits checks the operation against the queue pair's access flags (IBTA 9.7.4.1.3).
 func (q *QP) permits(k packet.Kind) bool {
-	need := ib.Access(0)
+	need := neededAccess(k)
+	return q.attr.Access&need == need
+}
+
+// neededAccess returns the access flag that an operation needs.
+func neededAccess(k packet.Kind) ib.Access {
 	switch k {
 	case packet.KindWrite, packet.KindAtomicWrite:
-		need = ib.AccessRemoteWrite
+		return ib.AccessRemoteWrite
 	case packet.KindRead:
-		need = ib.AccessRemoteRead
+		return ib.AccessRemoteRead
 	case packet.KindCompareSwap, packet.KindFetchAdd:
-		need = ib.AccessRemoteAtomic
+		return ib.AccessRemoteAtomic
 	}
-	return q.attr.Access&need == need
+	return 0
 }
 
 // lengthFits checks the payload length against the packet's position in the message (IBTA
@@ -135,7 +147,7 @@ func (q *QP) lengthFits(p *RxPacket, in *packet.Info) bool {
 
 // takeRecv makes sure that there is a current receive work request. If none is posted, it queues an
 // RNR NAK, counts the packet as dropped, and returns false.
-func (q *QP) takeRecv(e *Env) bool {
+func (q *QP) takeRecv(e *Env, p *RxPacket) bool {
 	r := &q.resp
 	if r.hasRecv {
 		return true
@@ -151,7 +163,7 @@ func (q *QP) takeRecv(e *Env) bool {
 	r.hasRecv = true
 	if s := r.recv.Fault.Status; s != ib.WCSuccess {
 		r.fatalNAK(packet.NAKRemoteOperational)
-		q.recvFailed(e, s)
+		q.recvFailed(e, s, p)
 		return false
 	}
 	return true
@@ -160,33 +172,34 @@ func (q *QP) takeRecv(e *Env) bool {
 func (q *QP) acceptSend(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	r := &q.resp
 	if !q.lengthFits(p, in) {
-		return packet.NAKInvalidRequest
+		return q.refuseLength(e, p)
 	}
 	if in.Position.StartsMessage() {
-		if !q.takeRecv(e) {
+		if !q.takeRecv(e, p) {
 			return 0
 		}
 		r.into.begin(q.recvPD(), r.recv.SGEs, 0)
 		r.placed = 0
 	}
-	if uint64(r.placed)+uint64(p.Len) > MaxMessage {
-		return packet.NAKInvalidRequest
+	if n := uint64(r.placed) + uint64(p.Len); n > MaxMessage {
+		return q.refuse(e, packet.NAKInvalidRequest, p, Failure{Reason: ReasonMessageTooLong, Length: n, Room: MaxMessage})
 	}
 	switch r.into.write(e, q.respWriter, p.Payload, p.Len, in.Position.EndsMessage()) {
 	case ib.WCLocLenErr:
 		q.cfg.Counters.RespLocalLength++
+		q.blameReceive(e, ib.WCLocLenErr, p)
 		q.completeRecv(e, Completion{Status: ib.WCLocLenErr, Opcode: ib.WCRecv})
 		return packet.NAKInvalidRequest
 	case ib.WCLocProtErr:
 		q.cfg.Counters.Drop(DropLocalError)
 		r.fatalNAK(packet.NAKRemoteOperational)
-		q.recvFailed(e, ib.WCLocProtErr)
+		q.recvFailed(e, ib.WCLocProtErr, p)
 		return 0
 	}
 	r.placed += uint32(p.Len)
 	if in.Headers&packet.HasIETH != 0 {
 		if err := e.Table.Invalidate(q.pd(), q.cfg.QPN, p.Invalidate); err != nil {
-			q.invalidateFailed(e)
+			q.invalidateFailed(e, p)
 			return 0
 		}
 	}
@@ -201,7 +214,7 @@ func (q *QP) acceptSend(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 func (q *QP) acceptWrite(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	r := &q.resp
 	if !q.lengthFits(p, in) {
-		return packet.NAKInvalidRequest
+		return q.refuseLength(e, p)
 	}
 	if in.Position.StartsMessage() {
 		if nak := q.beginWrite(e, p); nak != 0 {
@@ -209,12 +222,14 @@ func (q *QP) acceptWrite(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 		}
 	}
 	if !q.writeLengthMatches(p, in) {
-		return packet.NAKInvalidRequest
+		return q.refuseLength(e, p)
 	}
 	if p.Len > 0 && !r.region.Live() {
-		return q.rejectWrite(in, packet.NAKRemoteAccess)
+		nak := q.refuse(e, packet.NAKRemoteAccess, p, Failure{Reason: ReasonRemoteMemory, Check: CheckLive, Address: r.va,
+			Length: uint64(r.left), Need: ib.AccessRemoteWrite})
+		return q.rejectWrite(in, nak)
 	}
-	if in.ConsumesRecv && !q.takeRecv(e) {
+	if in.ConsumesRecv && !q.takeRecv(e, p) {
 		return 0
 	}
 	q.placeWrite(e, p, in)
@@ -260,7 +275,7 @@ func (q *QP) placeWrite(e *Env, p *RxPacket, in *packet.Info) {
 func (q *QP) beginWrite(e *Env, p *RxPacket) packet.Syndrome {
 	r := &q.resp
 	if p.RETH.Length > MaxMessage {
-		return packet.NAKInvalidRequest
+		return q.refuseMessage(e, p)
 	}
 	r.va, r.left, r.placed, r.region = p.RETH.VA, p.RETH.Length, p.RETH.Length, nil
 	if r.left == 0 {
@@ -269,7 +284,7 @@ func (q *QP) beginWrite(e *Env, p *RxPacket) packet.Syndrome {
 	var err error
 	r.region, err = e.Table.Remote(q.pd(), q.cfg.QPN, p.RETH.RKey, r.va, r.left, ib.AccessRemoteWrite)
 	if err != nil {
-		return packet.NAKRemoteAccess
+		return q.refuseMemory(e, p, err, &p.RETH, ib.AccessRemoteWrite)
 	}
 	return 0
 }
@@ -325,15 +340,20 @@ func (q *QP) advance(p *RxPacket, in *packet.Info, k packet.Kind) {
 
 func (q *QP) acceptRead(e *Env, p *RxPacket) packet.Syndrome {
 	r := &q.resp
-	if r.replies.full() || p.Len != 0 || p.RETH.Length > MaxMessage {
-		return packet.NAKInvalidRequest
+	switch {
+	case r.replies.full():
+		return q.refuseReads(e, p)
+	case p.Len != 0:
+		return q.refuseLength(e, p)
+	case p.RETH.Length > MaxMessage:
+		return q.refuseMessage(e, p)
 	}
 	a := response{kind: packet.KindRead, psn: r.epsn, psns: uint32(packet.PSNCount(p.RETH.Length, q.attr.PathMTU)),
 		va: p.RETH.VA, rkey: p.RETH.RKey, length: p.RETH.Length, pd: q.pd()}
 	if a.length > 0 {
 		var err error
 		if a.region, err = e.Table.Remote(q.pd(), q.cfg.QPN, a.rkey, a.va, a.length, ib.AccessRemoteRead); err != nil {
-			return packet.NAKRemoteAccess
+			return q.refuseMemory(e, p, err, &p.RETH, ib.AccessRemoteRead)
 		}
 	}
 	q.cfg.Counters.RxReadRequests++
@@ -343,12 +363,17 @@ func (q *QP) acceptRead(e *Env, p *RxPacket) packet.Syndrome {
 
 func (q *QP) acceptAtomic(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	r := &q.resp
-	if r.replies.full() || p.Len != 0 || p.Atomic.VA%8 != 0 {
-		return packet.NAKInvalidRequest
+	switch {
+	case r.replies.full():
+		return q.refuseReads(e, p)
+	case p.Len != 0:
+		return q.refuseLength(e, p)
+	case p.Atomic.VA%8 != 0:
+		return q.refuse(e, packet.NAKInvalidRequest, p, Failure{Reason: ReasonMisaligned, Address: p.Atomic.VA})
 	}
 	region, err := e.Table.Remote(q.pd(), q.cfg.QPN, p.Atomic.RKey, p.Atomic.VA, 8, ib.AccessRemoteAtomic)
 	if err != nil {
-		return packet.NAKRemoteAccess
+		return q.refuseMemory(e, p, err, &packet.RETH{VA: p.Atomic.VA, RKey: p.Atomic.RKey, Length: atomicLen}, ib.AccessRemoteAtomic)
 	}
 	a := response{kind: in.Kind, psn: r.epsn, psns: 1}
 	var done bool
@@ -358,7 +383,7 @@ func (q *QP) acceptAtomic(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome 
 		a.original, done, err = e.Mem.FetchAdd(q.respWriter, r.accepted, region, p.Atomic.VA, p.Atomic.SwapAdd)
 	}
 	if err != nil {
-		return atomicNAK(err)
+		return q.refuseAtomic(e, p, err, p.Atomic.VA)
 	}
 	a.waiting = !done
 	q.cfg.Counters.RxAtomicRequests++
@@ -433,6 +458,7 @@ func (q *QP) narrow(e *Env, a *response, p *RxPacket) bool {
 // rejectRequest replies with a fatal NAK and moves the queue pair to the error state.
 func (q *QP) rejectRequest(e *Env, s packet.Syndrome) {
 	r := &q.resp
+	q.Blame(e, Failure{Reason: ReasonNotSupported, Syndrome: s, PSN: r.epsn})
 	r.fatalNAK(s)
 	ev := ib.EventQPReqErr
 	switch s {

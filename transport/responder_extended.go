@@ -14,7 +14,8 @@ import (
 
 // invalidateFailed handles a SEND with invalidate whose R_Key this queue pair may not invalidate.
 // The receive completes in error and the queue pair fails without a NAK (IBTA 9.9.3, class J).
-func (q *QP) invalidateFailed(e *Env) {
+func (q *QP) invalidateFailed(e *Env, p *RxPacket) {
+	q.Blame(e, Failure{Reason: ReasonInvalidate, Status: ib.WCRemInvReqErr, Operation: ib.WRSendWithInv.String(), PSN: p.PSN})
 	q.cfg.Counters.RespRemoteAccess++
 	q.cfg.Counters.Drop(DropLocalError)
 	q.completeRecv(e, Completion{Status: ib.WCRemInvReqErr, Opcode: ib.WCRecv})
@@ -33,8 +34,13 @@ func (q *QP) acceptFlush(e *Env, p *RxPacket) packet.Syndrome {
 	if placement&ib.FlushPersistent != 0 {
 		need |= ib.AccessFlushPersistent
 	}
-	if q.resp.replies.full() || p.Len != 0 || need == 0 || selectivity > ib.FlushMR || q.attr.Access&need != need {
-		return packet.NAKInvalidRequest
+	switch {
+	case q.resp.replies.full():
+		return q.refuseReads(e, p)
+	case p.Len != 0 || need == 0 || selectivity > ib.FlushMR:
+		return q.refuseLength(e, p)
+	case q.attr.Access&need != need:
+		return q.refuse(e, packet.NAKInvalidRequest, p, Failure{Reason: ReasonNotPermitted, Need: need})
 	}
 	var err error
 	if selectivity == ib.FlushMR {
@@ -43,7 +49,7 @@ func (q *QP) acceptFlush(e *Env, p *RxPacket) packet.Syndrome {
 		_, err = e.Table.Remote(q.pd(), q.cfg.QPN, p.RETH.RKey, p.RETH.VA, p.RETH.Length, need)
 	}
 	if err != nil {
-		return packet.NAKRemoteAccess
+		return q.refuseMemory(e, p, err, &p.RETH, need)
 	}
 	q.cfg.Counters.RxFlushRequests++
 	q.acceptWithResponse(response{kind: packet.KindFlush, psn: q.resp.epsn, psns: 1})
@@ -52,12 +58,17 @@ func (q *QP) acceptFlush(e *Env, p *RxPacket) packet.Syndrome {
 
 // acceptAtomicWrite executes an ATOMIC WRITE with a single store.
 func (q *QP) acceptAtomicWrite(e *Env, p *RxPacket) packet.Syndrome {
-	if q.resp.replies.full() || p.Len != atomicLen || p.RETH.Length != atomicLen || p.RETH.VA%atomicLen != 0 {
-		return packet.NAKInvalidRequest
+	switch {
+	case q.resp.replies.full():
+		return q.refuseReads(e, p)
+	case p.Len != atomicLen || p.RETH.Length != atomicLen:
+		return q.refuseLength(e, p)
+	case p.RETH.VA%atomicLen != 0:
+		return q.refuse(e, packet.NAKInvalidRequest, p, Failure{Reason: ReasonMisaligned, Address: p.RETH.VA})
 	}
 	region, err := e.Table.Remote(q.pd(), q.cfg.QPN, p.RETH.RKey, p.RETH.VA, atomicLen, ib.AccessRemoteWrite)
 	if err != nil {
-		return packet.NAKRemoteAccess
+		return q.refuseMemory(e, p, err, &p.RETH, ib.AccessRemoteWrite)
 	}
 	var word [atomicLen]byte
 	n := 0
@@ -65,18 +76,18 @@ func (q *QP) acceptAtomicWrite(e *Env, p *RxPacket) packet.Syndrome {
 		n += copy(word[n:], b)
 	}
 	if err := e.Mem.StoreWord(q.respWriter, region, p.RETH.VA, binary.NativeEndian.Uint64(word[:])); err != nil {
-		return atomicNAK(err)
+		return q.refuseAtomic(e, p, err, p.RETH.VA)
 	}
 	q.cfg.Counters.RxAtomicWrites++
 	q.acceptWithResponse(response{kind: packet.KindAtomicWrite, psn: q.resp.epsn, psns: 1})
 	return 0
 }
 
-// atomicNAK returns the NAK for an atomic that failed at the memory. With a zero-based window an
-// aligned virtual address can map to an unaligned one.
-func atomicNAK(err error) packet.Syndrome {
+// refuseAtomic refuses an atomic that failed at the memory. With a zero-based window an aligned
+// virtual address can map to an unaligned one.
+func (q *QP) refuseAtomic(e *Env, p *RxPacket, err error, addr uint64) packet.Syndrome {
 	if errors.Is(err, mrtable.ErrAlign) {
-		return packet.NAKInvalidRequest
+		return q.refuse(e, packet.NAKInvalidRequest, p, Failure{Reason: ReasonMisaligned, Address: addr})
 	}
-	return packet.NAKRemoteOperational
+	return q.refuse(e, packet.NAKRemoteOperational, p, Failure{Reason: ReasonMemoryGone, Address: addr})
 }

@@ -52,7 +52,7 @@ func (q *QP) placeUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
 func (q *QP) placeSendUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
 	r := &q.resp
 	if in.Position.StartsMessage() {
-		if reason, ok := q.takeRecvUnreliable(e); !ok {
+		if reason, ok := q.takeRecvUnreliable(e, p); !ok {
 			return reason, false
 		}
 		r.into.begin(q.recvPD(), r.recv.SGEs, 0)
@@ -65,7 +65,7 @@ func (q *QP) placeSendUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool
 	case ib.WCLocLenErr:
 		return q.recvTooShort(e), false
 	case ib.WCLocProtErr:
-		q.recvFailed(e, ib.WCLocProtErr)
+		q.recvFailed(e, ib.WCLocProtErr, p)
 		return DropLocalError, false
 	}
 	r.placed += uint32(p.Len)
@@ -88,7 +88,7 @@ func (q *QP) placeWriteUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, boo
 		return DropAccess, false
 	}
 	if in.ConsumesRecv {
-		if reason, ok := q.takeRecvUnreliable(e); !ok {
+		if reason, ok := q.takeRecvUnreliable(e, p); !ok {
 			return reason, false
 		}
 	}
@@ -104,7 +104,7 @@ func (q *QP) placeWriteUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, boo
 
 // takeRecvUnreliable makes sure that there is a current receive work request. If there is none, or
 // it has a fault, the packet is dropped for the reason that is returned.
-func (q *QP) takeRecvUnreliable(e *Env) (DropReason, bool) {
+func (q *QP) takeRecvUnreliable(e *Env, p *RxPacket) (DropReason, bool) {
 	r := &q.resp
 	if !r.hasRecv && (q.cfg.Recv == nil || !q.cfg.Recv.Next(&r.recv)) {
 		q.cfg.Counters.OutOfBuffer++
@@ -112,7 +112,7 @@ func (q *QP) takeRecvUnreliable(e *Env) (DropReason, bool) {
 	}
 	r.hasRecv = true
 	if s := r.recv.Fault.Status; s != ib.WCSuccess {
-		q.recvFailed(e, s)
+		q.recvFailed(e, s, p)
 		return DropLocalError, false
 	}
 	return 0, true
@@ -131,7 +131,8 @@ func (q *QP) recvTooShort(e *Env) DropReason {
 
 // recvFailed completes the current receive work request in error and moves the queue pair to the
 // error state. The completion reports the error, so no event does (IBTA 11.6.3.2).
-func (q *QP) recvFailed(e *Env, s ib.WCStatus) {
+func (q *QP) recvFailed(e *Env, s ib.WCStatus, p *RxPacket) {
+	q.blameReceive(e, s, p)
 	q.completeRecv(e, Completion{Status: s, Opcode: ib.WCRecv})
 	q.toError(e)
 }
@@ -152,7 +153,7 @@ func (q *QP) placeUD(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
 	case p.Len > q.attr.PathMTU:
 		return DropInvalid, false
 	}
-	if reason, ok := q.takeRecvUnreliable(e); !ok {
+	if reason, ok := q.takeRecvUnreliable(e, p); !ok {
 		return reason, false
 	}
 	if listLength(r.recv.SGEs) < uint64(packet.GRHLen+p.Len) {
@@ -166,7 +167,7 @@ func (q *QP) placeUD(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
 	}
 	e.piece[0] = nil
 	if st != ib.WCSuccess {
-		q.recvFailed(e, st)
+		q.recvFailed(e, st, p)
 		return DropLocalError, false
 	}
 	q.cfg.Counters.RxSendRequests++

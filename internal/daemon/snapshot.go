@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"slices"
+
 	"softroce/attach"
 	"softroce/cm"
 	"softroce/internal/metrics"
@@ -58,6 +60,15 @@ func NewSnapshot(s attach.Snapshot, engines []nic.EngineCounters) Snapshot {
 		out.Devices = append(out.Devices, v)
 	}
 	return out
+}
+
+// VisibleTo returns the part of s that user uid may see.
+func (s Snapshot) VisibleTo(uid uint32) Snapshot {
+	s.Devices = slices.Clone(s.Devices)
+	for i := range s.Devices {
+		s.Devices[i].Snapshot = s.Devices[i].Snapshot.VisibleTo(uid)
+	}
+	return s
 }
 
 func count(c *nic.Counters) Counters {
