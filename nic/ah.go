@@ -96,9 +96,9 @@ func (a *AH) remove() {
 }
 
 // handle returns the address handle that a work request names, or nil if it is not of the queue
-// pair's context and PD.
+// pair's context, PD and port.
 func (q *QP) handle(number uint32) any {
-	if a := q.ctx.ahs[number]; a != nil && a.pd == q.pd {
+	if a := q.ctx.ahs[number]; a != nil && a.pd == q.pd && a.av.Port == q.port {
 		return a
 	}
 	return nil

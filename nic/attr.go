@@ -92,7 +92,7 @@ func (d *Device) Query() DeviceAttr {
 		MaxQPRDAtomic: l.MaxRDAtomic, MaxResRDAtomic: l.MaxRDAtomic * l.MaxQP, MaxQPInitRDAtom: l.MaxRDAtomic,
 		AtomicCap: ib.AtomicHCA, MaxAH: l.MaxAH, MaxSRQ: l.MaxSRQ, MaxSRQWR: l.MaxSRQWR, MaxSRQSGE: l.MaxSRQSGE,
 		MaxMcastGroups: l.MaxMcastGroups, MaxMcastQPs: l.MaxMcastQPs, MaxMcastAttached: l.MaxMcastGroups * l.MaxMcastQPs,
-		MaxPKeys: maxPKeys, LocalCAACKDelay: localACKDelay, PhysPortCnt: 1, MaxInlineData: l.MaxInline,
+		MaxPKeys: maxPKeys, LocalCAACKDelay: localACKDelay, PhysPortCnt: i.Ports, MaxInlineData: l.MaxInline,
 		CoreClock: coreClock, TimestampMask: 1<<64 - 1,
 	}
 	if !d.has(CapAtomics) {
@@ -166,6 +166,24 @@ func (d *Device) QueryPort() PortAttr {
 		a.State, a.PhysState = ib.PortDown, ib.PhysDisabled
 	}
 	return a
+}
+
+// QueryPortNumber returns the attributes of a port by its number; EINVAL if the device does not
+// have it.
+func (d *Device) QueryPortNumber(port int) (PortAttr, error) {
+	if err := d.checkPort(port); err != nil {
+		return PortAttr{}, err
+	}
+	a := d.QueryPort()
+	if port == 1 {
+		return a, nil
+	}
+	a.Netdev, a.BadPKeyCntr, a.QKeyViolCntr = "", 0, 0
+	a.State, a.PhysState = ib.PortDown, ib.PhysDisabled
+	if d.secondUp {
+		a.State, a.PhysState = ib.PortActive, ib.PhysLinkUp
+	}
+	return a, nil
 }
 
 // mtuHeadroom is what the Linux driver reserves for headers when it derives the active MTU from the

@@ -131,6 +131,9 @@ func (s *description) start() {
 		Name: d.name, GUID: d.guid, Netdev: d.iface.Name(), PortState: port.State, ActiveMTU: port.ActiveMTU,
 		GIDs: d.GIDs(), PKeys: d.PKeys(), Counters: d.Counters(), Faults: d.faultInfos(), Identity: d.identity,
 	}
+	if second, err := d.QueryPortNumber(2); err == nil {
+		s.snapshot.Port2 = second.State
+	}
 	if d.linkName != nil {
 		s.snapshot.Link = d.linkName()
 	}

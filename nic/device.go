@@ -31,7 +31,7 @@ type DeviceConfig struct {
 	Log *slog.Logger // of the first action of each fault rule; nil disables logging
 }
 
-// A Device is a NIC with one port.
+// A Device is a NIC. Its link is that of port 1; a second port has none.
 type Device struct {
 	engine   *Engine
 	name     string
@@ -50,6 +50,7 @@ type Device struct {
 	xrc      xrc
 	up       bool
 	disabled bool // by SetLink
+	secondUp bool // port 2 is up
 
 	contexts []*Context
 	users    map[uint32]*user // by user ID
@@ -183,6 +184,37 @@ func (d *Device) SetLink(up bool) {
 	d.linkChanged()
 }
 
+// SetPort is SetLink for a port by its number. Port 2 has no cable: it is down at first, and if it
+// is up, no peer is at the other end. EINVAL if the device does not have the port.
+func (d *Device) SetPort(port int, up bool) error {
+	if err := d.checkPort(port); err != nil {
+		return err
+	}
+	if port == 1 {
+		d.SetLink(up)
+		return nil
+	}
+	d.Note(&fault.Note{NoRule: true, Text: "link of port 2 set " + upOrDown(up)})
+	if up == d.secondUp {
+		return nil
+	}
+	d.secondUp = up
+	event := ib.EventPortErr
+	if up {
+		event = ib.EventPortActive
+	}
+	d.broadcastPort(event, port)
+	return nil
+}
+
+// checkPort returns EINVAL if the device does not have a port.
+func (d *Device) checkPort(port int) error {
+	if port < 1 || port > d.identity.Ports {
+		return errorf(syscall.EINVAL, "port %d: must be at least 1 and at most %d", port, d.identity.Ports)
+	}
+	return nil
+}
+
 func upOrDown(up bool) string {
 	if up {
 		return "up"
@@ -207,10 +239,12 @@ func (d *Device) neighborChanged(dst wire.Station, mac [6]byte) {
 	}
 }
 
-// broadcast reports an event of the port or the device to every context.
-func (d *Device) broadcast(t ib.EventType) {
+// broadcast reports an event of port 1 or the device to every context.
+func (d *Device) broadcast(t ib.EventType) { d.broadcastPort(t, 1) }
+
+func (d *Device) broadcastPort(t ib.EventType, port int) {
 	for _, c := range d.contexts {
-		c.event(Event{Type: t, Port: 1})
+		c.event(Event{Type: t, Port: port})
 	}
 }
 

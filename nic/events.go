@@ -13,7 +13,7 @@ type Event struct {
 	QP   *QP
 	CQ   *CQ
 	SRQ  *SRQ
-	Port int // 1 for events of the port, else 0
+	Port int // of events of a port or the device, else 0
 }
 
 // A raisedEvent waits for the end of the step.

@@ -11,15 +11,18 @@ import (
 
 // Fire raises an event, with what belongs to it: a port that is in error is down, a queue pair or
 // completion queue that is in error stops. number is that of the queue pair, or the ID of the
-// completion queue or SRQ, that the event is about, and 0 for an event of the port or the device.
+// completion queue or SRQ, that the event is about; of an event of a port that of the port, where 0
+// is port 1; and 0 for an event of the device.
 // Errors are EINVAL and ENOENT.
 func (d *Device) Fire(t ib.EventType, number uint32) error {
 	target := eventTarget(t)
 	switch {
 	case target == nil:
 		return errorf(syscall.EINVAL, "%v is not an event", t)
-	case target.kind != "" && number == 0:
+	case target.kind != "" && target.kind != portKind && number == 0:
 		return errorf(syscall.EINVAL, "%v needs the number of a %s", t, target.kind)
+	case target.kind == portKind && int(number) > d.identity.Ports:
+		return d.checkPort(int(number))
 	case target.kind == "" && number != 0:
 		return errorf(syscall.EINVAL, "%v is an event of the NIC, not of object %d", t, number)
 	case !target.fire(d, t, number):
@@ -48,27 +51,34 @@ func eventTarget(t ib.EventType) *target {
 	case ib.EventQPFatal, ib.EventQPReqErr, ib.EventQPAccessErr, ib.EventCommEst, ib.EventSQDrained, ib.EventPathMig,
 		ib.EventPathMigErr, ib.EventQPLastWQEReached:
 		return &target{"queue pair", (*Device).fireQP}
-	case ib.EventDeviceFatal, ib.EventPortActive, ib.EventPortErr, ib.EventLIDChange, ib.EventPKeyChange, ib.EventSMChange,
-		ib.EventClientReregister, ib.EventGIDChange:
+	case ib.EventDeviceFatal:
 		return &target{"", (*Device).fireNIC}
+	case ib.EventPortActive, ib.EventPortErr, ib.EventLIDChange, ib.EventPKeyChange, ib.EventSMChange,
+		ib.EventClientReregister, ib.EventGIDChange:
+		return &target{portKind, (*Device).firePort}
 	}
 	return nil
 }
 
-func (d *Device) fireNIC(t ib.EventType, _ uint32) bool {
-	switch t {
-	case ib.EventPortErr, ib.EventPortActive:
-		d.SetLink(t == ib.EventPortActive)
-	case ib.EventDeviceFatal:
-		d.NotifyFatal()
-		for _, c := range d.contexts {
-			for _, q := range c.qps {
-				// It fails only for a queue pair in RESET, which stays there.
-				c.ModifyQP(q, &QPAttr{QPAttr: ib.QPAttr{State: ib.QPSErr}}, ib.QPMaskState)
-			}
+// portKind is what events of a port are about.
+const portKind = "port"
+
+func (d *Device) firePort(t ib.EventType, number uint32) bool {
+	port := max(1, int(number))
+	if t == ib.EventPortErr || t == ib.EventPortActive {
+		return d.SetPort(port, t == ib.EventPortActive) == nil
+	}
+	d.broadcastPort(t, port)
+	return true
+}
+
+func (d *Device) fireNIC(ib.EventType, uint32) bool {
+	d.NotifyFatal()
+	for _, c := range d.contexts {
+		for _, q := range c.qps {
+			// It fails only for a queue pair in RESET, which stays there.
+			c.ModifyQP(q, &QPAttr{QPAttr: ib.QPAttr{State: ib.QPSErr}}, ib.QPMaskState)
 		}
-	default:
-		d.broadcast(t)
 	}
 	return true
 }

@@ -23,6 +23,7 @@ type Identity struct {
 	VendorErrs   map[ib.WCStatus]uint32 // vendor_err of error completions
 	Hidden       Capability             // what the model lacks: the device refuses it
 	CounterSet   CounterSet             // hw_counters of sysfs
+	Ports        int                    // 1 or 2; 0 means 1. No cable is in port 2, which has no GIDs
 	RoCEv1GIDs   bool                   // the GID table has RoCE v1 entries, which cannot be used
 	PCI          *PCI                   // nil: the device is not on a PCI bus
 }
@@ -78,6 +79,9 @@ func (i Identity) withDefaults() Identity {
 	}
 	if i.ActiveSpeed == 0 {
 		i.ActiveSpeed = ib.SpeedEDR
+	}
+	if i.Ports == 0 {
+		i.Ports = 1
 	}
 	if i.ActiveWidth == 0 {
 		i.ActiveWidth = ib.Width4X

@@ -431,8 +431,12 @@ func (q *QP) checkModify(a *QPAttr, mask ib.QPAttrMask) (path *wire.Path, err er
 	if mask&ib.QPMaskState != 0 && a.State == ib.QPSInit && (q.sendCQ.failed() || q.recvCQ.failed()) {
 		return nil, errorf(syscall.EINVAL, "a CQ of the QP has overrun and accepts no more completions")
 	}
-	if mask&ib.QPMaskPort != 0 && a.Port != 1 {
-		return nil, errorf(syscall.EINVAL, "port %d: must be 1", a.Port)
+	port := q.port
+	if mask&ib.QPMaskPort != 0 {
+		if err := d.checkPort(a.Port); err != nil {
+			return nil, err
+		}
+		port = a.Port
 	}
 	if mask&ib.QPMaskPKeyIndex != 0 {
 		k, ok := d.PKey(a.PKeyIndex)
@@ -459,6 +463,9 @@ func (q *QP) checkModify(a *QPAttr, mask ib.QPAttrMask) (path *wire.Path, err er
 	}
 	if path, err = d.resolved(&a.AV); err != nil {
 		return nil, err
+	}
+	if port != a.AV.Port {
+		return nil, errorf(syscall.EINVAL, "port %d of the address vector: the QP has port %d", a.AV.Port, port)
 	}
 	peer := a.DestQPN
 	if mask&ib.QPMaskDestQPN == 0 {

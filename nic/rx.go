@@ -206,6 +206,9 @@ func (q *QP) accepts(f *wire.RxFrame, p *transport.RxPacket) (transport.DropReas
 	}
 	// A connection has one peer, from whatever UDP port it sends. Datagrams may come from anywhere.
 	if q.init.Type == ib.QPTypeUD {
+		if q.port != 1 { // all frames arrive at port 1
+			return transport.DropGID, false
+		}
 		if !f.Dst.IsMulticast() && !q.device.gids.has(f.Dst, f.VLAN()) {
 			return transport.DropGID, false
 		}

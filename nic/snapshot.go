@@ -17,6 +17,7 @@ type Snapshot struct {
 	Netdev    string        `json:"netdev"`
 	Link      string        `json:"link,omitempty"`
 	PortState ib.PortState  `json:"port_state"`
+	Port2     ib.PortState  `json:"port2_state,omitempty"` // 0: there is one port
 	ActiveMTU int           `json:"active_mtu"`
 	GIDs      []GIDEntry    `json:"gids"`
 	PKeys     []uint16      `json:"pkeys"` // by index; 0: no key

@@ -106,7 +106,7 @@ func TestWrongEventsAreNotFired(t *testing.T) {
 	}{
 		{"nic9", ib.EventPortErr, 0, syscall.ENODEV},
 		{"nic0", ib.EventGIDChange + 1, 0, syscall.EINVAL},
-		{"nic0", ib.EventPortErr, 1, syscall.EINVAL},
+		{"nic0", ib.EventPortErr, 2, syscall.EINVAL},
 		{"nic0", ib.EventQPFatal, 0, syscall.EINVAL},
 		{"nic0", ib.EventQPFatal, 0xabcdef, syscall.ENOENT},
 		{"nic0", ib.EventCQErr, 0xabcdef, syscall.ENOENT},

@@ -112,6 +112,7 @@ type file struct {
 	VendorErr    map[string]uint32 `yaml:"vendor_err"`
 	HWCounters   nic.CounterSet    `yaml:"hw_counters"`
 	RoCEv1GIDs   bool              `yaml:"roce_v1_gids"`
+	Ports        *int              `yaml:"ports"`
 	PCI          *pci              `yaml:"pci"`
 }
 
@@ -139,7 +140,7 @@ func Parse(text []byte) (*Persona, error) {
 		HCAType: f.HCAType, BoardID: f.BoardID, NodeDesc: f.NodeDesc, RoCEv1GIDs: f.RoCEv1GIDs,
 	}}
 	for _, err := range []error{
-		f.checkTexts(), f.setSpeed(&p.Identity), f.setHidden(&p.Identity), f.setVendorErrs(&p.Identity), f.setCounters(&p.Identity), f.setLimits(&p.Limits), f.setPCI(&p.Identity),
+		f.checkTexts(), f.setPorts(&p.Identity), f.setSpeed(&p.Identity), f.setHidden(&p.Identity), f.setVendorErrs(&p.Identity), f.setCounters(&p.Identity), f.setLimits(&p.Limits), f.setPCI(&p.Identity),
 	} {
 		if err != nil {
 			return nil, err
@@ -174,6 +175,16 @@ func (f *file) checkTexts() error {
 		if len(t.text) > t.max || strings.ContainsFunc(t.text, func(r rune) bool { return r < ' ' || r > '~' }) {
 			return fmt.Errorf("%s %q: want at most %d printable ASCII characters", t.key, t.text, t.max)
 		}
+	}
+	return nil
+}
+
+func (f *file) setPorts(i *nic.Identity) error {
+	if f.Ports == nil {
+		return nil
+	}
+	if i.Ports = *f.Ports; i.Ports != 1 && i.Ports != 2 {
+		return fmt.Errorf("ports %d: want 1 or 2", i.Ports)
 	}
 	return nil
 }

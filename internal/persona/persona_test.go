@@ -76,6 +76,8 @@ func TestParseErrors(t *testing.T) {
 		{"fw_ver: " + strings.Repeat("1", 64), "fw_ver"},
 		{"node_desc: \"a\\nb\"", "node_desc"},
 		{"active_speed: FAST", "want SDR"},
+		{"ports: 3", "ports 3: want 1 or 2"},
+		{"ports: 0", "ports 0: want 1 or 2"},
 		{"active_width: 3", "want 1, 2, 4, 8 or 12"},
 		{"limits: {max_qps: 3}", `"max_qps" is not a limit; did you mean "max_qp"?`},
 		{"limits: {max_qp: 0}", "want at least 1"},
