@@ -1,0 +1,17 @@
+// Package congestion implements the congestion control of a RoCEv2 NIC, apart from reliability:
+// what a queue pair may send, and when, and which packets with congestion marks are reported to
+// their sender. It starts no goroutine, takes no lock, reads no clock and allocates nothing; the
+// time, in nanoseconds, is an argument, and does not go backwards.
+//
+// The algorithm is DCQCN (Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM
+// 2015), with the parameters that mlx5 has, under their names:
+//
+//  1. A switch whose queue is long sets CE in the IP header of a packet that is ECN-capable.
+//  2. The notification point, the NIC that receives it, sends a congestion notification packet
+//     (CNP) to the sender, at most one for each queue pair and interval (notification.go).
+//  3. The reaction point, the queue pair that sent, reduces its rate, and then increases it again,
+//     at first to what it was, as long as no CNP arrives (reaction.go).
+//
+// A queue pair that has not received a CNP has no reaction point and sends as it likes, unless its
+// program has set a rate (pacer.go).
+package congestion

@@ -1,0 +1,25 @@
+package congestion
+
+// A NotificationPoint decides for one queue pair when a CNP is sent. The zero value is ready.
+//
+// A packet that is marked causes a CNP at once if none was sent for MinTimeBetweenCNPs. Otherwise
+// it causes one at the end of that time, which the next packet finds: a sender that has stopped
+// needs none.
+type NotificationPoint struct {
+	next    int64 // the earliest time of the next CNP
+	pending bool  // a marked packet has arrived since the last one
+}
+
+// Pending reports whether Received must be called for packets without a mark, too.
+func (n *NotificationPoint) Pending() bool { return n.pending }
+
+// Received handles a packet that arrived at now, and reports whether a CNP is to be sent.
+func (n *NotificationPoint) Received(p *Params, marked bool, now int64) bool {
+	if n.pending = (n.pending || marked) && p.Algorithm != None; !n.pending || now < n.next {
+		return false
+	}
+	n.next, n.pending = now+microseconds(p.MinTimeBetweenCNPs), false
+	return true
+}
+
+func microseconds(n uint32) int64 { return int64(n) * 1000 }
