@@ -134,6 +134,7 @@ func (s *description) start() {
 	if second, err := d.QueryPortNumber(2); err == nil {
 		s.snapshot.Port2 = second.State
 	}
+	s.snapshot.Congestion = CongestionInfo{d.congestion.params.Algorithm.String(), d.congestion.params.Values()}
 	if d.linkName != nil {
 		s.snapshot.Link = d.linkName()
 	}
@@ -176,7 +177,7 @@ func (q *QP) info(o Owner) QPInfo {
 	i := QPInfo{
 		Owner: o, QPN: q.qpn, RemoteQPN: a.DestQPN, Type: q.init.Type.String(), State: a.State.String(),
 		PathMTU: a.PathMTU, PKey: a.PKey, SQPSN: a.SQPSN, RQPSN: a.RQPSN, SendPosted: int(q.sq.loadProducer() - q.sqDone),
-		Caps: q.init.Caps, QPCounters: q.t.Counters(),
+		Caps: q.init.Caps, QPCounters: q.t.Counters(), Rate: q.rate(),
 	}
 	if q.pd != nil {
 		i.PD = q.pd.id

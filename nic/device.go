@@ -12,6 +12,7 @@ import (
 	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/transport"
+	"softroce/transport/congestion"
 	"softroce/wire"
 	"softroce/wire/fault"
 )
@@ -26,6 +27,10 @@ type DeviceConfig struct {
 	PKeys  []uint16 // the P_Key table; nil: the default P_Key alone
 
 	Identity Identity
+
+	Congestion *congestion.Params // nil: the defaults
+	Rate       int64              // of the port in b/s, from which congestion control starts; 0: that of Identity
+
 	LinkName func() string // the link's name in Snapshot; may be nil
 
 	Log *slog.Logger // of the first action of each fault rule; nil disables logging
@@ -64,6 +69,7 @@ type Device struct {
 	rx           rxState
 	tx           txState
 	gsi          gsi
+	congestion   congestionState
 	ended        endedQPs
 	kept         []*keptFrame // for queue pairs that are held, in order
 	keptSpare    []*keptFrame // storage of the next list
@@ -128,6 +134,7 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	d.qps.init()
 	d.rx.init(d)
 	d.tx.init(d)
+	d.initCongestion(&c)
 	if err := e.watch(d); err != nil {
 		return nil, err
 	}

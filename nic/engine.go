@@ -191,6 +191,9 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 		if d.expire() {
 			busy = true
 		}
+		if d.releasePaced() {
+			busy = true
+		}
 		if d.readDoorbells() {
 			busy = true
 		}
@@ -325,6 +328,9 @@ func (e *Engine) nextDeadline(busy bool) int64 {
 	}
 	for _, d := range e.devices {
 		if t := d.link.NextDeadline(); t != 0 && (next == 0 || t < next) {
+			next = t
+		}
+		if t := d.congestion.paced.next(); t != 0 && (next == 0 || t < next) {
 			next = t
 		}
 		if t := d.timers.next(); t != 0 && (next == 0 || t+e.stalled < next) {

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"syscall"
 
+	"softroce/internal/ib"
 	"softroce/wire"
 )
 
@@ -18,6 +19,10 @@ type AddressVector struct {
 	FlowLabel uint32 // 20 bits
 	SL        uint8  // 0 to 15; the low 3 bits are the priority in a VLAN tag
 	DLID      uint16 // unused on Ethernet; returned by ibv_query_qp
+
+	// StaticRate is a code of enum ibv_rate: packets take at most that rate. 0 means no limit, and
+	// so does a rate that the port does not exceed.
+	StaticRate uint8
 
 	// Path is the result of Device.ResolvePath for this address vector. ModifyQP and CreateAH
 	// require it.
@@ -70,6 +75,9 @@ func (d *Device) path(av *AddressVector) (*wire.Path, error) {
 		Src: sgid.gid.Addr(), Dst: av.DGID.Addr(), TClass: av.TClass,
 		HopLimit: av.HopLimit, FlowLabel: av.FlowLabel, VLAN: sgid.vlan, Priority: av.SL & 7,
 	}
+	if rate := ib.StaticRate(av.StaticRate); rate < d.congestion.line {
+		p.Rate = rate
+	}
 	if p.HopLimit <= 1 {
 		p.HopLimit = defaultHopLimit
 	}
@@ -87,6 +95,8 @@ func (d *Device) checkVector(av *AddressVector) error {
 		return errorf(syscall.EINVAL, "flow label %#x exceeds 20 bits", av.FlowLabel)
 	case av.SL > 15:
 		return errorf(syscall.EINVAL, "service level %d: must be 0 to 15", av.SL)
+	case !ib.IsStaticRate(av.StaticRate):
+		return errorf(syscall.EINVAL, "static rate %d is not assigned", av.StaticRate)
 	case av.DGID == GID{}:
 		return errorf(syscall.EINVAL, "DGID is zero")
 	}

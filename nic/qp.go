@@ -96,6 +96,9 @@ type QP struct {
 	state      ib.QPState // as last seen by stateChanged
 	generation uint32     // how often it was reset or destroyed
 
+	rateLimit  int64 // set by the program, b/s; 0: none
+	congestion qpCongestion
+
 	// The engine's scheduling.
 	turn      place[QP] // in schedule.ready of its client
 	reply     place[QP] // in txState.due
@@ -116,7 +119,7 @@ func (c *Context) CreateQP(o QPInit) (*QP, error) {
 		return nil, err
 	}
 	q := &QP{ctx: c, device: d, init: o, pd: o.PD, sendCQ: o.SendCQ, recvCQ: o.RecvCQ, srq: o.SRQ, timer: -1}
-	q.turn.of, q.reply.of = q, q
+	q.turn.of, q.reply.of, q.congestion.due.of = q, q, q
 	if err := q.makeRings(); err != nil {
 		return nil, err
 	}
@@ -297,7 +300,8 @@ type QPAttr struct {
 	AV        AddressVector
 	Port      int
 	PKeyIndex int
-	Caps      Caps // QueryQP only
+	RateLimit uint32 // of what the queue pair sends, kb/s; 0: none
+	Caps      Caps   // QueryQP only
 }
 
 // QueryQP returns q's attributes.
@@ -305,7 +309,8 @@ func (c *Context) QueryQP(q *QP) (QPAttr, error) {
 	if q == nil || q.ctx != c {
 		return QPAttr{}, errorf(syscall.ENOENT, "the QP is not of this context")
 	}
-	return QPAttr{QPAttr: q.t.Query(), AV: q.av, Port: q.port, PKeyIndex: q.pkeyIndex, Caps: q.init.Caps}, nil
+	return QPAttr{QPAttr: q.t.Query(), AV: q.av, Port: q.port, PKeyIndex: q.pkeyIndex,
+		RateLimit: uint32(q.rateLimit / kilobit), Caps: q.init.Caps}, nil
 }
 
 // ModifyQP changes the attributes in mask. With ib.QPMaskAV, a.AV.Path is the result of
@@ -350,6 +355,9 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask ib.QPAttrMask) error {
 	}
 	if mask&ib.QPMaskAV != 0 {
 		q.path, q.av = path, a.AV
+	}
+	if mask&ib.QPMaskRateLimit != 0 {
+		q.rateLimit = int64(a.RateLimit) * kilobit
 	}
 	q.stateChanged()
 	q.device.tx.activate(q)
@@ -455,6 +463,9 @@ func (q *QP) checkModify(a *QPAttr, mask ib.QPAttrMask) (path *wire.Path, err er
 		mask&ib.QPMaskMaxDestRDAtomic != 0 && int(a.MaxDestRDAtomic) > limit {
 		return nil, errorf(syscall.EINVAL, "max_rd_atomic and max_dest_rd_atomic must be at most %d", limit)
 	}
+	if mask&ib.QPMaskRateLimit != 0 && !q.mayLimitRate(a, mask) {
+		return nil, errorf(syscall.EINVAL, "rate_limit: the QP must be in RTS or SQD, or go to RTS")
+	}
 	if mask&(ib.QPMaskAltPath|ib.QPMaskPathMigState) != 0 {
 		return nil, errorf(syscall.EINVAL, "automatic path migration is not supported")
 	}
@@ -477,6 +488,19 @@ func (q *QP) checkModify(a *QPAttr, mask ib.QPAttrMask) (path *wire.Path, err er
 	return path, nil
 }
 
+// kilobit is the unit of rate_limit in b/s.
+const kilobit = 1000
+
+// mayLimitRate reports whether a change of attributes may set the rate limit, as in Linux: of a
+// queue pair that can send afterwards.
+func (q *QP) mayLimitRate(a *QPAttr, mask ib.QPAttrMask) bool {
+	to := q.t.State()
+	if mask&ib.QPMaskState != 0 {
+		to = a.State
+	}
+	return to == ib.QPSRTS || to == ib.QPSSQD
+}
+
 // stateChanged updates the rings after the transport may have changed the state.
 func (q *QP) stateChanged() {
 	s := q.t.State()
@@ -495,7 +519,8 @@ func (q *QP) stateChanged() {
 		if !q.recv.shared {
 			q.recv.ring.discard()
 		}
-		q.path = nil
+		q.path, q.rateLimit = nil, 0
+		q.device.congestion.forget(q)
 		q.generation++
 	case ib.QPSErr:
 		q.device.endReferences()

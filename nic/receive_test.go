@@ -119,7 +119,7 @@ func TestDroppedFrameCountsOneReason(t *testing.T) {
 			h.PKey = 0x8001
 			f.Head, f.BadICRC = head(*h), true
 		}},
-		{"congestion notification", transport.DropCNP, func(f *wire.RxFrame, h *packet.Header) {
+		{"congestion notification without BECN", transport.DropCNP, func(f *wire.RxFrame, h *packet.Header) {
 			h.Opcode = packet.OpcodeCNP
 			f.Head = head(*h, make([]byte, 16)...)
 		}},

@@ -115,6 +115,10 @@ func (d *Device) receiveFrame(f *wire.RxFrame, g *packet.GRH) {
 		d.counters.Drop(reason)
 		return
 	}
+	if p.Opcode.Service() == packet.CNP {
+		d.receiveCNP(q)
+		return
+	}
 	if q.held() {
 		d.keep(q, f)
 		return
@@ -128,8 +132,8 @@ func (d *Device) deliver(q *QP) {
 		d.counters.Drop(transport.DropMemoryWait)
 		return
 	}
-	if d.rx.pkt.CE {
-		d.counters.RxECNMarked++
+	if d.rx.pkt.CE || q.congestion.notification.Pending() {
+		d.mark(q)
 	}
 	q.t.Receive(d.env(q), &d.rx.pkt)
 	q.stateChanged()
@@ -180,11 +184,8 @@ func (d *Device) lookUpQP(f *wire.RxFrame) (*QP, transport.DropReason) {
 	if reason, ok := q.accepts(f, p); !ok {
 		return nil, reason
 	}
-	switch {
-	case f.BadICRC:
+	if f.BadICRC {
 		return nil, transport.DropICRC
-	case p.Opcode.Service() == packet.CNP:
-		return nil, transport.DropCNP
 	}
 	return q, 0
 }

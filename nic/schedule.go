@@ -78,6 +78,7 @@ func (t *txState) activate(q *QP) {
 func (t *txState) deactivate(q *QP) {
 	q.ctx.schedule.ready.remove(&q.turn)
 	t.due.remove(&q.reply)
+	q.device.congestion.forget(q)
 }
 
 // remove removes the client, which is being closed.
@@ -93,6 +94,7 @@ func (e *Engine) transmit() {
 	for _, d := range e.devices {
 		d.tx.rewind()
 		d.fillMADs()
+		d.sendCNPs()
 		d.acknowledge()
 	}
 	e.budget = e.stepLimit
@@ -173,6 +175,9 @@ func (d *Device) serve(budget int) (spent int) {
 			if q.held() {
 				continue // until release
 			}
+			if d.mustWait(q) {
+				continue // until releasePaced
+			}
 			d.engine.noteClient(q.ctx)
 			before := t.data.filled
 			cost, more := d.serveQP(q, budget-spent)
@@ -222,6 +227,7 @@ func (d *Device) serveQP(q *QP, budget int) (cost int, more bool) {
 	if q.ctx.schedule.copied {
 		t.left /= t.copyCost
 	}
+	t.left = q.limit(t.left)
 	fetched := q.sqFetched
 	posted := q.fetchSends()
 	cost, more = d.transmitTurn(q, posted)
@@ -248,10 +254,11 @@ type waitingTurn struct {
 // more work requests to fetch.
 func (d *Device) transmitTurn(q *QP, posted bool) (cost int, more bool) {
 	t := &d.tx
-	left := t.left
+	left, before := t.left, t.data.filled
 	replying := q.t.Replying()
 	more = q.t.Transmit(d.env(q))
 	t.finish()
+	q.sent(t.data.frames[before:t.data.filled])
 	if replying {
 		q.lastReply = t.data.last()
 	}

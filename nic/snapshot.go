@@ -8,6 +8,7 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/transport"
+	"softroce/transport/congestion"
 )
 
 // A Snapshot is the state of a device, as "softroce show" prints it.
@@ -35,7 +36,10 @@ type Snapshot struct {
 	Faults    []FaultInfo   `json:"faults"` // the rules of the fault program, in order
 	LinkError string        `json:"link_error,omitempty"`
 	Counters  Counters      `json:"counters"`
-	Identity  Identity      `json:"-"`
+
+	Congestion CongestionInfo `json:"congestion"`
+
+	Identity Identity `json:"-"`
 }
 
 // An Owner is the client that an object belongs to.
@@ -94,6 +98,7 @@ type QPInfo struct {
 	SendCQ     uint32 `json:"send_cqn,omitempty"`
 	RecvCQ     uint32 `json:"recv_cqn,omitempty"`
 	SRQ        uint32 `json:"srqn,omitempty"`
+	Rate       int64  `json:"rate,omitempty"` // b/s, while congestion control limits it
 	transport.QPCounters
 
 	Failure *transport.Failure `json:"failure,omitempty"` // in ERR and SQE
@@ -185,6 +190,12 @@ type AHInfo struct {
 	HopLimit  uint8  `json:"hop_limit"`
 	FlowLabel uint32 `json:"flow_label"`
 	order     uint64 // by context and number
+}
+
+// A CongestionInfo is the congestion control of the device.
+type CongestionInfo struct {
+	Algorithm string             `json:"algorithm"`
+	Params    []congestion.Value `json:"params"`
 }
 
 // A GroupInfo is a multicast group and the queue pairs that are attached to it.

@@ -14,6 +14,8 @@ type Counters struct {
 	RxFlushRequests  uint64
 	RxAtomicWrites   uint64
 	RxECNMarked      uint64    // packets marked with "congestion experienced"
+	CNPSent          uint64    // congestion notifications sent because of them
+	CNPHandled       uint64    // congestion notifications received that a rate answers
 	RxMulticast      uint64    // multicast datagrams, counted once for each receiving queue pair
 	NAKSent          [5]uint64 // by code: PSN sequence, invalid request, remote access, remote operational, invalid RD
 	RNRSent          uint64

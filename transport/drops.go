@@ -30,7 +30,7 @@ const (
 	DropAccess                              // UC: a WRITE that RC would reject for its R_Key or range
 	DropRecvTooShort                        // UC, UD: message exceeds the receive WQE
 	DropAbandonedMessage                    // UC: rest of a message whose start was lost
-	DropCNP                                 // congestion notification, which is not supported
+	DropCNP                                 // congestion notification that has no effect
 	DropLocalError                          // the QP, or a work request, failed because of the packet
 	DropStaleResponse                       // reply to packets that the requester is about to retransmit
 	DropMemoryWait                          // a copy for the QP's client is blocked, and no more packets are kept

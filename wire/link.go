@@ -89,6 +89,7 @@ type Path struct {
 	FlowLabel uint32
 	VLAN      uint16 // VLAN ID of the tag; 0 means no tag
 	Priority  uint8  // 0 to 7, in the tag
+	Rate      int64  // b/s that packets may take; 0: the port's. The NIC keeps it, not the link
 }
 
 // A TxFrame is a packet to send and its path.

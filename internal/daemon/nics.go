@@ -36,7 +36,8 @@ func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
 	if n.Shape != (wire.Shape{}) {
 		link = wire.NewShapedLink(link, n.Shape)
 	}
-	d, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: limits, Identity: identity, PKeys: n.PKeys, GUID: n.GUID, LinkName: name, Log: b.log})
+	d, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: limits, Identity: identity, PKeys: n.PKeys, GUID: n.GUID, LinkName: name, Log: b.log,
+		Congestion: n.Congestion, Rate: n.Shape.Rate})
 	if err != nil {
 		link.Close()
 		return fmt.Errorf("NIC %s: %w", n.Name, err)

@@ -41,9 +41,9 @@ var hwCounters = map[nic.CounterSet][]hwCounter{
 		{"roce_slow_restart_cnps", ""},
 		{"roce_slow_restart_trans", ""},
 		{"rp_cnp_ignored", "rp_cnp_ignored"},
-		{"rp_cnp_handled", ""},
+		{"rp_cnp_handled", "rp_cnp_handled"},
 		{"np_ecn_marked_roce_packets", "np_ecn_marked_roce_packets"},
-		{"np_cnp_sent", ""},
+		{"np_cnp_sent", "np_cnp_sent"},
 		{"rx_icrc_encapsulated", "rx_icrc_encapsulated"},
 	},
 	nic.CountersRXE: {

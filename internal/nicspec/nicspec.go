@@ -13,6 +13,7 @@ import (
 
 	"softroce/internal/persona"
 	"softroce/nic"
+	"softroce/transport/congestion"
 	"softroce/wire"
 )
 
@@ -40,23 +41,25 @@ const (
 //	dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS[@VLAN][,ADDR/BITS[@VLAN]…]
 //
 // Links of kind fabric and dgram also take mtu=BYTES and mac=XX:XX:XX:XX:XX:XX. All links take
-// pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE and delay=TIME.
+// pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE, delay=TIME
+// and cc=ALGORITHM[+PARAMETER=VALUE…].
 // The name of a persona is that of a preset or of a file, without a comma and brackets.
 type NIC struct {
-	Name      string
-	Kind      Kind
-	Interface string             // packet, udp, xdp, auto
-	Addrs     []netip.Prefix     // fabric, dgram
-	VLANs     []wire.VLANAddress // fabric, dgram: further addresses, in tagged VLANs
-	Local     netip.AddrPort     // dgram
-	Remote    netip.AddrPort     // dgram
-	MTU       int                // fabric, dgram; 0 means FabricMTU, or 1500 on dgram
-	MAC       [6]byte            // fabric, dgram; all zeros means a MAC derived from the name
-	PKeys     []uint16           // the P_Key table; nil means the default P_Key alone
-	GUID      uint64             // node GUID; 0 means one derived from the MAC
-	Persona   string             // the model that the NIC reports to be; "" means softroce's own
-	Shape     wire.Shape         // rate and delay of the port
-	NUMANode  *int               // that of the persona's PCI device; nil means the persona's
+	Name       string
+	Kind       Kind
+	Interface  string             // packet, udp, xdp, auto
+	Addrs      []netip.Prefix     // fabric, dgram
+	VLANs      []wire.VLANAddress // fabric, dgram: further addresses, in tagged VLANs
+	Local      netip.AddrPort     // dgram
+	Remote     netip.AddrPort     // dgram
+	MTU        int                // fabric, dgram; 0 means FabricMTU, or 1500 on dgram
+	MAC        [6]byte            // fabric, dgram; all zeros means a MAC derived from the name
+	PKeys      []uint16           // the P_Key table; nil means the default P_Key alone
+	GUID       uint64             // node GUID; 0 means one derived from the MAC
+	Persona    string             // the model that the NIC reports to be; "" means softroce's own
+	Shape      wire.Shape         // rate and delay of the port
+	Congestion *congestion.Params // nil means the defaults
+	NUMANode   *int               // that of the persona's PCI device; nil means the persona's
 }
 
 // FabricMTU is the default IP MTU of fabric NICs: the jumbo size, which carries a path MTU of 4096.
@@ -65,7 +68,7 @@ const FabricMTU = 9000
 const linkForms = "fabric[:ADDR,…], packet:IFACE, udp:IFACE, xdp:IFACE, auto:IFACE or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS"
 
 // options are those of every link.
-const options = "pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE or delay=TIME"
+const options = "pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE, delay=TIME or cc=ALGORITHM[+PARAMETER=VALUE…]"
 
 // Defaults returns the NICs of a daemon that is given none.
 func Defaults() []NIC {
@@ -160,9 +163,11 @@ func (n *NIC) parseItems(s string) error {
 		case key == "numa" && option:
 			n.NUMANode, err = parseNUMANode(value)
 		case key == "rate" && option:
-			n.Shape.Rate, err = parseRate(value)
+			n.Shape.Rate, err = ParseRate(value)
 		case key == "delay" && option:
 			n.Shape.Delay, err = parseDelay(value)
+		case key == "cc" && option:
+			n.Congestion, err = parseCongestion(value)
 		case n.Interface != "":
 			err = fmt.Errorf("%q: the addresses and the MTU are those of the interface; want "+options, item)
 		case !option:
@@ -279,6 +284,29 @@ func parseNUMANode(s string) (*int, error) {
 	return &node, nil
 }
 
+// parseCongestion parses the algorithm of congestion control and parameters that differ from the
+// defaults.
+func parseCongestion(s string) (*congestion.Params, error) {
+	name, params, more := strings.Cut(s, "+")
+	p := congestion.Defaults()
+	var err error
+	if p.Algorithm, err = congestion.ParseAlgorithm(name); err != nil {
+		return nil, fmt.Errorf("cc: %w", err)
+	}
+	for more {
+		var param string
+		param, params, more = strings.Cut(params, "+")
+		key, value, ok := strings.Cut(param, "=")
+		if !ok {
+			return nil, fmt.Errorf("cc: %q: want PARAMETER=VALUE, such as rp_ai_rate=40", param)
+		}
+		if err := p.SetText(key, value); err != nil {
+			return nil, fmt.Errorf("cc: %w", err)
+		}
+	}
+	return &p, nil
+}
+
 // rateUnits are those of a rate, in bits per second.
 var rateUnits = []struct {
 	suffix string
@@ -288,8 +316,8 @@ var rateUnits = []struct {
 // minRate is the lowest rate: a packet of 9000 bytes takes 72 ms.
 const minRate, maxRate = 1e6, 1e12
 
-// parseRate parses bits per second: 25G, 2.5G or 100M.
-func parseRate(s string) (int64, error) {
+// ParseRate parses bits per second: 25G, 2.5G or 100M.
+func ParseRate(s string) (int64, error) {
 	for _, u := range rateUnits {
 		digits, ok := strings.CutSuffix(s, u.suffix)
 		v, err := strconv.ParseFloat(digits, 64)
@@ -308,7 +336,7 @@ func parseDelay(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// formatRate writes a rate as parseRate reads it.
+// formatRate writes a rate as ParseRate reads it.
 func formatRate(bits int64) string {
 	u := rateUnits[0]
 	for _, larger := range rateUnits[1:] {
@@ -403,6 +431,15 @@ func (n NIC) String() string {
 	}
 	if n.Shape.Delay != 0 {
 		item(fmt.Sprintf("delay=%v", n.Shape.Delay))
+	}
+	if p := n.Congestion; p != nil {
+		item("cc=" + p.Algorithm.String())
+		standard := congestion.Defaults()
+		for i, v := range p.Values() {
+			if v != standard.Values()[i] {
+				fmt.Fprintf(&b, "+%s=%d", v.Name, v.Value)
+			}
+		}
 	}
 	return b.String()
 }

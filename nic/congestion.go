@@ -1,0 +1,332 @@
+package nic
+
+import (
+	"cmp"
+	"container/heap"
+	"math"
+
+	"softroce/internal/ib"
+	"softroce/packet"
+	"softroce/transport"
+	"softroce/transport/congestion"
+	"softroce/wire"
+)
+
+// Congestion control of a device: package congestion has the algorithm, and this file what an
+// engine adds to it. A queue pair that has received no CNP and no mark costs a comparison for each
+// turn and each packet.
+//
+//  1. A packet with a mark makes its queue pair send a CNP (mark, sendCNPs), ahead of all replies.
+//  2. A CNP gives its queue pair a reaction point (receiveCNP), whose rate limits it from then on.
+//  3. A limited queue pair may send less in its turn (limit), and what it sends is counted (sent).
+//     If it is ahead of its rate it has no turn until a time (mustWait), for which the heap of
+//     paced queue pairs waits (releasePaced).
+//
+// The rates that a program has set, of a queue pair (ibv_modify_qp_rate_limit) and of an address
+// vector (static_rate), limit it in the same way, whatever the algorithm: programRate.
+//
+// ACKs, NAKs and the results of atomics are not limited. READ responses are, as requests are.
+
+// A congestionState is the congestion control of a device.
+type congestionState struct {
+	params congestion.Params
+	line   int64     // rate of the port, b/s
+	due    fifo[QP]  // queue pairs that are to send a CNP
+	paced  pacedHeap // queue pairs that wait for their rate
+	header packet.Header
+}
+
+// A qpCongestion is the congestion control of a queue pair.
+type qpCongestion struct {
+	notification congestion.NotificationPoint
+	reaction     *congestion.ReactionPoint // nil: no CNP has arrived
+	pacer        congestion.Pacer          // of the rates that the program has set
+	datagramRate int64                     // that of the last datagram's address handle, b/s; 0: none
+	due          place[QP]                 // in congestionState.due
+	cnpPath      *wire.Path                // of CNPs; nil: none was sent on path
+	path         *wire.Path                // QP.path when cnpPath was made
+
+	paced int   // 1 + index in congestionState.paced; 0: it is not there
+	at    int64 // when it may send again
+}
+
+// cnpReserved is what follows the BTH of a CNP (IBTA A17.9.3).
+var cnpReserved [16]byte
+
+func (d *Device) initCongestion(c *DeviceConfig) {
+	s := &d.congestion
+	s.params = congestion.Defaults()
+	if c.Congestion != nil {
+		s.params = *c.Congestion
+	}
+	s.line = cmp.Or(c.Rate, int64(ib.BitRate(d.identity.ActiveSpeed, d.identity.ActiveWidth)))
+}
+
+// Congestion returns the parameters of congestion control.
+func (d *Device) Congestion() congestion.Params { return d.congestion.params }
+
+// SetCongestion sets a parameter of congestion control, which takes effect at once. Without an
+// algorithm, no queue pair is limited any more.
+func (d *Device) SetCongestion(name, value string) error {
+	p := &d.congestion.params
+	if err := p.SetText(name, value); err != nil {
+		return err
+	}
+	if p.Algorithm == congestion.None {
+		for _, c := range d.contexts {
+			for _, q := range c.qps {
+				d.congestion.forget(q)
+				d.tx.activate(q)
+			}
+		}
+	}
+	return nil
+}
+
+// forget ends the congestion control of q: its connection ends.
+func (s *congestionState) forget(q *QP) {
+	s.due.remove(&q.congestion.due)
+	s.paced.remove(q)
+	q.congestion = qpCongestion{due: place[QP]{of: q}}
+}
+
+// mark handles the mark of the packet in d.rx, if it has one, or the end of the interval between
+// two CNPs of q. Only a connection has a peer to which CNPs can be addressed.
+func (d *Device) mark(q *QP) {
+	if d.rx.pkt.CE {
+		d.counters.RxECNMarked++
+	}
+	s, k := &d.congestion, &q.congestion
+	if q.path != nil && k.notification.Received(&s.params, d.rx.pkt.CE, d.engine.now) && !k.due.queued {
+		s.due.push(&k.due)
+	}
+}
+
+// sendCNPs sends the CNPs that are due. They overtake what waits for a congested link.
+func (d *Device) sendCNPs() {
+	s, t := &d.congestion, &d.tx
+	if s.due.empty() {
+		return
+	}
+	t.into = &t.data
+	if t.congested {
+		t.into = &t.replies
+	}
+	for !s.due.empty() && t.free() > 0 {
+		q := s.due.pop()
+		if q.path == nil || q.state < ib.QPSRTR || q.state == ib.QPSErr {
+			continue
+		}
+		f := t.frame(t.into, q.cnpPath(), false)
+		f.QPN = q.qpn
+		a := q.t.Query()
+		s.header.BTH = packet.BTH{Opcode: packet.OpcodeCNP, PKey: a.PKey, BECN: true, DestQP: a.DestQPN}
+		f.Set(&s.header, cnpReserved[:])
+		d.counters.CNPSent++
+		d.counters.TxOpcode[packet.OpcodeCNP]++
+	}
+}
+
+// cnpPath returns the path of q's CNPs: that of its packets, with the DSCP and the priority of
+// CNPs. They are ECN-capable, so that a switch with a long queue does not drop them.
+func (q *QP) cnpPath() *wire.Path {
+	k, p := &q.congestion, &q.device.congestion.params
+	tclass, priority := uint8(p.CNPDSCP<<2|ect0), uint8(p.CNPPriority)
+	if k.path != q.path || k.cnpPath.TClass != tclass || k.cnpPath.Priority != priority {
+		c := *q.path
+		c.TClass, c.Priority = tclass, priority
+		k.path, k.cnpPath = q.path, &c
+	}
+	return k.cnpPath
+}
+
+// ect0 are the ECN bits of an ECN-capable packet without a mark (RFC 3168).
+const ect0 = 2
+
+// receiveCNP handles the CNP in d.rx, which q's peer has sent.
+func (d *Device) receiveCNP(q *QP) {
+	s, k := &d.congestion, &q.congestion
+	if s.params.Algorithm == congestion.None || q.init.Type == ib.QPTypeUD || !d.rx.pkt.BECN {
+		d.counters.Drop(transport.DropCNP)
+		return
+	}
+	d.counters.CNPHandled++
+	d.counters.RxOpcode[packet.OpcodeCNP]++
+	if k.reaction == nil {
+		k.reaction = congestion.NewReactionPoint(&s.params, s.line, d.engine.now)
+	}
+	k.reaction.Notified(d.engine.now)
+}
+
+// limited reports whether q's rate is below that of the port. In an error state there is nothing to
+// send, and work requests are flushed without delay.
+func (q *QP) limited() bool {
+	return (q.notified() || q.programRate() != 0) && q.state != ib.QPSErr && q.state != ib.QPSSQE
+}
+
+// notified reports whether CNPs limit q.
+func (q *QP) notified() bool {
+	r := q.congestion.reaction
+	return r != nil && r.Limited()
+}
+
+// programRate returns the rate in b/s that the program has set for what q sends next, 0 if it has
+// set none. The next datagram is taken to have the rate of the last one.
+func (q *QP) programRate() int64 {
+	if q.path != nil {
+		return lower(q.rateLimit, q.path.Rate)
+	}
+	return lower(q.rateLimit, q.congestion.datagramRate)
+}
+
+// lower returns the lower one of two rates, where 0 means no limit.
+func lower(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return a + b
+	}
+	return min(a, b)
+}
+
+// allowance returns how many bytes q, which is limited, may send or, if that is 0, when it may send
+// next.
+func (q *QP) allowance() (bytes int, next int64) {
+	now := q.device.engine.now
+	bytes = math.MaxInt
+	if q.notified() {
+		bytes, next = q.congestion.reaction.Allowance(now)
+	}
+	if rate := q.programRate(); rate != 0 {
+		n, at := q.congestion.pacer.Allowance(now, rate)
+		bytes, next = min(bytes, n), max(next, at)
+	}
+	return bytes, next
+}
+
+// mustWait reports whether q is ahead of its rate. Then releasePaced gives it a turn in time.
+func (d *Device) mustWait(q *QP) bool {
+	if !q.limited() {
+		return false
+	}
+	n, at := q.allowance()
+	if n > 0 {
+		return false
+	}
+	d.congestion.paced.set(q, at)
+	return true
+}
+
+// limit returns how much of a turn q may use. A control operation may give a turn to a queue pair
+// that is ahead of its rate: then it has a whole one, and waits longer afterwards.
+func (q *QP) limit(turn int) int {
+	if !q.limited() {
+		return turn
+	}
+	n, _ := q.allowance()
+	return min(turn, cmp.Or(n, turn))
+}
+
+// sent counts the frames that q has added to a batch.
+func (q *QP) sent(frames []wire.TxFrame) {
+	if !q.limited() && q.init.Type != ib.QPTypeUD {
+		return
+	}
+	k, now, total := &q.congestion, q.device.engine.now, 0
+	for i := range frames {
+		p := frames[i].Path
+		bytes := frames[i].Len + packet.EthernetLen + packet.IPv4Len + packet.UDPLen + packet.ICRCLen
+		if !p.Dst.Is4() {
+			bytes += packet.IPv6Len - packet.IPv4Len
+		}
+		if rate := lower(q.rateLimit, p.Rate); rate != 0 {
+			k.pacer.Sent(now, bytes, rate)
+		}
+		if q.path == nil {
+			k.datagramRate = p.Rate
+		}
+		total += bytes
+	}
+	if q.notified() {
+		k.reaction.Sent(now, total)
+	}
+}
+
+// releasePaced gives turns to the queue pairs whose time has come.
+func (d *Device) releasePaced() (any bool) {
+	h := &d.congestion.paced
+	for at := h.next(); at != 0 && at <= d.engine.now; at = h.next() {
+		q := h.qps[0]
+		h.remove(q)
+		d.tx.activate(q)
+		any = true
+	}
+	return any
+}
+
+// rate returns the rate of q in b/s, 0 if it has no limit.
+func (q *QP) rate() int64 {
+	var notified int64
+	if q.congestion.reaction != nil {
+		notified = q.congestion.reaction.Rate(q.device.engine.now)
+	}
+	switch {
+	case !q.limited():
+		return 0
+	case !q.notified():
+		return q.programRate()
+	}
+	return lower(notified, q.programRate())
+}
+
+// A pacedHeap orders queue pairs by the time at which they may send again.
+type pacedHeap struct{ qps []*QP }
+
+// next returns the earliest time, 0 if the heap is empty.
+func (h *pacedHeap) next() int64 {
+	if len(h.qps) == 0 {
+		return 0
+	}
+	return h.qps[0].congestion.at
+}
+
+// set adds q, or changes its time.
+func (h *pacedHeap) set(q *QP, at int64) {
+	q.congestion.at = at
+	if i := q.congestion.paced; i != 0 {
+		heap.Fix(h, i-1)
+		return
+	}
+	heap.Push(h, q)
+}
+
+// remove removes q if it is there.
+func (h *pacedHeap) remove(q *QP) {
+	if i := q.congestion.paced; i != 0 {
+		heap.Remove(h, i-1)
+	}
+}
+
+// Len, Less, Swap, Push and Pop implement heap.Interface.
+
+func (h *pacedHeap) Len() int           { return len(h.qps) }
+func (h *pacedHeap) Less(i, j int) bool { return h.qps[i].congestion.at < h.qps[j].congestion.at }
+
+func (h *pacedHeap) Swap(i, j int) {
+	h.qps[i], h.qps[j] = h.qps[j], h.qps[i]
+	h.qps[i].congestion.paced, h.qps[j].congestion.paced = i+1, j+1
+}
+
+// Push appends a queue pair.
+func (h *pacedHeap) Push(q any) {
+	h.qps = append(h.qps, q.(*QP))
+	h.qps[len(h.qps)-1].congestion.paced = len(h.qps)
+}
+
+// Pop removes the last queue pair.
+func (h *pacedHeap) Pop() any {
+	last := len(h.qps) - 1
+	q := h.qps[last]
+	h.qps[last] = nil
+	h.qps = h.qps[:last]
+	q.congestion.paced = 0
+	return q
+}
