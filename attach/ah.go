@@ -19,6 +19,7 @@ func addressVectorIn(a *abi.AHAttr) nic.AddressVector {
 	return nic.AddressVector{
 		DGID: a.DGID, SGIDIndex: int(a.SGIDIndex), Port: int(a.PortNum), HopLimit: a.HopLimit,
 		TClass: a.TrafficClass, FlowLabel: a.FlowLabel & flowLabelMask, SL: a.SL, DLID: a.DLID,
+		StaticRate: a.StaticRate,
 	}
 }
 

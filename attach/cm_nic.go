@@ -21,11 +21,13 @@ func (n *cmNIC) refresh() {
 	// The GID table has addresses without their prefixes. It also has the link-local address of the
 	// MAC, which the interface may lack.
 	bits := map[wire.Station]int{}
+	egress := map[uint16]wire.Egress{}
 	for _, p := range n.Interface().Addresses() {
 		bits[wire.Station{Addr: p.Addr().WithZone("")}] = p.Bits()
 	}
 	for _, p := range wire.VLANAddresses(n.Interface()) {
 		bits[wire.Station{Addr: p.Addr().WithZone(""), VLAN: p.VLAN}] = p.Bits()
+		egress[p.VLAN] = p.Egress
 	}
 	n.addrs = nil
 	for _, g := range gids {
@@ -37,7 +39,7 @@ func (n *cmNIC) refresh() {
 		if !ok {
 			b = 64
 		}
-		n.addrs = append(n.addrs, cm.Address{Prefix: netip.PrefixFrom(a, b), VLAN: vlan, Netdev: g.Netdev, GIDIndex: g.Index})
+		n.addrs = append(n.addrs, cm.Address{Prefix: netip.PrefixFrom(a, b), VLAN: vlan, Netdev: g.Netdev, GIDIndex: g.Index, Egress: egress[vlan]})
 	}
 }
 

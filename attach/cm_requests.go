@@ -154,7 +154,7 @@ func flag(v bool) uint8 {
 
 func ahOut(v *cm.AddressVector) abi.AHAttr {
 	return abi.AHAttr{DGID: v.DGID, FlowLabel: v.FlowLabel, SGIDIndex: v.SGIDIndex, HopLimit: v.HopLimit, TrafficClass: v.TClass,
-		IsGlobal: 1, PortNum: 1}
+		SL: v.SL, IsGlobal: 1, PortNum: 1}
 }
 
 // cmIDOut describes the addresses and the path of an identifier.
@@ -175,6 +175,7 @@ func cmIDOut(id *cm.ID) abi.CMIdentifier {
 	if p, ok := id.Path(); ok {
 		i.SGID, i.DGID, i.FlowLabel, i.PKey = p.SGID, p.DGID, p.FlowLabel, p.PKey
 		i.MTU, i.PacketLife, i.SGIDIndex, i.HopLimit, i.TClass = p.MTU, p.PacketLife, p.SGIDIndex, p.HopLimit, p.TClass
+		i.SL = p.SL
 	}
 	return i
 }

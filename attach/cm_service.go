@@ -157,7 +157,7 @@ func (n *cmNIC) receive(m *nic.MAD) bool {
 	return s.post(func() {
 		n.mads.Add(-1)
 		p := &m.Path
-		s.manager.Receive(n, cm.Route{Src: p.Src, Dst: p.Dst, VLAN: p.VLAN, DstMAC: p.DstMAC, TClass: p.TClass, HopLimit: p.HopLimit,
+		s.manager.Receive(n, cm.Route{Src: p.Src, Dst: p.Dst, VLAN: p.VLAN, DstMAC: p.DstMAC, TClass: p.TClass, SL: p.Priority, HopLimit: p.HopLimit,
 			FlowLabel: p.FlowLabel, PKey: m.PKey}, m.Data[:])
 	})
 }
@@ -176,7 +176,7 @@ func (s *cmService) requesterMAC(d device, p *wire.Path, qpn uint32) (mac [6]byt
 // Send implements cm.Port.
 func (n *cmNIC) Send(mad *[cm.MADSize]byte, to *cm.Route) {
 	n.SendMAD(&nic.MAD{Data: *mad, PKey: to.PKey, Path: wire.Path{Src: to.Src, Dst: to.Dst, VLAN: to.VLAN, DstMAC: to.DstMAC, TClass: to.TClass,
-		HopLimit: to.HopLimit, FlowLabel: to.FlowLabel}})
+		HopLimit: to.HopLimit, FlowLabel: to.FlowLabel, Priority: to.SL & 7}})
 }
 
 // Resolve implements cm.NIC.

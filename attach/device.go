@@ -133,14 +133,19 @@ func (c *conn) queryDevice(*empty, *control.Packet) (reply, error) {
 	return reply{body: []any{r}}, nil
 }
 
-func (c *conn) queryPort(*empty, *control.Packet) (reply, error) {
+func (c *conn) queryPort(v *abi.QueryPortRequest, _ *control.Packet) (reply, error) {
 	var a nic.PortAttr
-	c.device.engine.Do(func() { a = c.device.QueryPort() })
+	var err error
+	c.device.engine.Do(func() { a, err = c.device.QueryPortNumber(int(v.Port)) })
+	if err != nil {
+		return reply{}, err
+	}
 	return reply{body: []any{abi.PortAttr{
 		State: uint32(a.State), PhysState: uint8(a.PhysState), MaxMTU: mtuCode(a.MaxMTU), ActiveMTU: mtuCode(a.ActiveMTU),
 		GIDTblLen: uint32(a.GIDTableLen), PKeyTblLen: uint16(a.PKeyTableLen), PortCapFlags: a.CapFlags,
 		MaxMsgSize: a.MaxMsgSize, BadPKeyCntr: a.BadPKeyCntr, QKeyViolCntr: a.QKeyViolCntr, MaxVLNum: 1,
 		ActiveWidth: uint8(a.ActiveWidth), ActiveSpeed: uint8(min(a.ActiveSpeed, ib.SpeedNDR)), LinkLayer: uint8(a.LinkLayer),
+		ActiveSpeedEx: uint32(a.ActiveSpeed), Rate: uint32(ib.BitRate(a.ActiveSpeed, a.ActiveWidth) / 1e8),
 	}}}, nil
 }
 

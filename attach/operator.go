@@ -197,9 +197,11 @@ func (c *conn) setLink(v *abi.SetLinkRequest, _ *control.Packet) (reply, error) 
 	if v.Up > 1 {
 		return reply{}, errorf(syscall.EINVAL, "link state %d: want 0 or 1", v.Up)
 	}
-	c.server.log.Info("link set", "nic", d.Name(), "up", v.Up == 1, "pid", c.peer.PID)
-	d.engine.Do(func() { d.SetLink(v.Up == 1) })
-	return reply{}, nil
+	port := max(1, v.Port)
+	if d.engine.Do(func() { err = d.SetPort(int(port), v.Up == 1) }); err == nil {
+		c.server.log.Info("link set", "nic", d.Name(), "port", port, "up", v.Up == 1, "pid", c.peer.PID)
+	}
+	return reply{}, err
 }
 
 // fireEvent raises an event.
@@ -229,6 +231,20 @@ func (c *conn) setCounter(v *abi.SetCounterRequest, _ *control.Packet) (reply, e
 		n := d.Counters()
 		d.ShiftCounter(name, v.Value-k.Value(&n))
 	})
+	return reply{}, nil
+}
+
+// setCongestion sets a parameter of a NIC's congestion control.
+func (c *conn) setCongestion(v *abi.SetCongestionRequest, _ *control.Packet) (reply, error) {
+	d, err := c.operated(v.Device[:], "setting congestion control")
+	if err != nil {
+		return reply{}, err
+	}
+	name, value := abi.Text(v.Name[:]), abi.Text(v.Value[:])
+	if d.engine.Do(func() { err = d.SetCongestion(name, value) }); err != nil {
+		return reply{}, errorf(syscall.EINVAL, "%v", err)
+	}
+	c.server.log.Info("congestion control set", "nic", d.Name(), name, value, "pid", c.peer.PID)
 	return reply{}, nil
 }
 

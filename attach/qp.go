@@ -205,16 +205,16 @@ func attrIn(a *abi.QPAttr) nic.QPAttr {
 			MinRNRTimer: a.MinRNRTimer, Timeout: a.Timeout, RetryCount: a.RetryCnt, RNRRetry: a.RNRRetry,
 			EnSQDNotify: a.EnSQDAsyncNotify != 0,
 		},
-		AV: addressVectorIn(&a.AH), Port: int(a.PortNum), PKeyIndex: int(a.PKeyIndex),
+		AV: addressVectorIn(&a.AH), Port: int(a.PortNum), PKeyIndex: int(a.PKeyIndex), RateLimit: a.RateLimit,
 	}
 }
 
 func attrOut(a *nic.QPAttr) abi.QPAttr {
 	r := transportAttrOut(&a.QPAttr)
-	r.Cap, r.PKeyIndex, r.PortNum = capsOut(a.Caps), uint16(a.PKeyIndex), uint8(a.Port)
+	r.Cap, r.PKeyIndex, r.PortNum, r.RateLimit = capsOut(a.Caps), uint16(a.PKeyIndex), uint8(a.Port), a.RateLimit
 	r.AH = abi.AHAttr{
 		DGID: a.AV.DGID, FlowLabel: a.AV.FlowLabel, DLID: a.AV.DLID, SGIDIndex: uint8(a.AV.SGIDIndex),
-		HopLimit: a.AV.HopLimit, TrafficClass: a.AV.TClass, SL: a.AV.SL, IsGlobal: 1, PortNum: uint8(a.AV.Port),
+		HopLimit: a.AV.HopLimit, TrafficClass: a.AV.TClass, SL: a.AV.SL, StaticRate: a.AV.StaticRate, IsGlobal: 1, PortNum: uint8(a.AV.Port),
 	}
 	return r
 }

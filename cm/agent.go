@@ -27,6 +27,7 @@ type Route struct {
 	VLAN      uint16  // VLAN ID, 0 for none
 	DstMAC    [6]byte // MAC of the next hop; of a received MAD: its sender's, zeros if the link does not know it
 	TClass    uint8
+	SL        uint8 // service level
 	HopLimit  uint8
 	FlowLabel uint32
 	PKey      uint16 // of the partition

@@ -85,7 +85,7 @@ func (id *ID) request(p *ConnParam, service uint64) *REQ {
 	}
 	q.Primary = PathRecord{
 		LocalLID: 0xffff, RemoteLID: 0xffff, LocalGID: id.route.Src.As16(), RemoteGID: id.route.Dst.As16(),
-		FlowLabel: id.route.FlowLabel, TrafficClass: id.route.TClass, HopLimit: id.route.HopLimit, ACKTimeout: id.remoteACKTimeout(),
+		FlowLabel: id.route.FlowLabel, TrafficClass: id.route.TClass, SL: id.route.SL, HopLimit: id.route.HopLimit, ACKTimeout: id.remoteACKTimeout(),
 	}
 	return q
 }
@@ -289,7 +289,7 @@ func (m *Manager) Request(c *Conn, q *REQ) Reason {
 		return NoReply
 	}
 	id.qpType, id.req = t, q
-	id.route.TClass, id.route.FlowLabel = q.Primary.TrafficClass, q.Primary.FlowLabel
+	id.route.TClass, id.route.SL, id.route.FlowLabel = q.Primary.TrafficClass, q.Primary.SL, q.Primary.FlowLabel
 	id.usePKey(q.PKey)
 	l.postRequest(id, &Event{Type: EventConnectRequest, ID: id, Listen: l, Conn: ConnParam{
 		ResponderResources: q.InitiatorDepth, InitiatorDepth: q.ResponderResources, FlowControl: q.FlowControl,
@@ -466,5 +466,5 @@ func (id *ID) lookedUp(e *ConnEvent) {
 func (id *ID) addressVector() AddressVector {
 	a, _ := findAddress(id.nic, station{id.route.Src, id.route.VLAN})
 	return AddressVector{DGID: id.route.Dst.As16(), SGIDIndex: uint8(a.GIDIndex), FlowLabel: id.route.FlowLabel,
-		HopLimit: id.route.HopLimit, TClass: id.route.TClass}
+		HopLimit: id.route.HopLimit, TClass: id.route.TClass, SL: id.route.SL}
 }

@@ -82,6 +82,7 @@ type AddressVector struct {
 	FlowLabel uint32
 	HopLimit  uint8
 	TClass    uint8
+	SL        uint8
 }
 
 // A Channel queues the events of identifiers: struct rdma_event_channel.

@@ -403,7 +403,8 @@ func (id *ID) ResolveRoute() error {
 	if id.state != idAddrResolved {
 		return errnoError(syscall.EINVAL, "the identifier is %v", id.state)
 	}
-	id.route.TClass = id.tos
+	own, _ := findAddress(id.nic, station{id.local.Addr(), id.local.VLAN})
+	id.route.TClass, id.route.SL = id.tos, own.serviceLevel(id.tos)
 	id.route.FlowLabel = id.flowLabel()
 	id.state = idRouteResolved
 	id.post(&Event{Type: EventRouteResolved})

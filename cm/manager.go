@@ -40,6 +40,20 @@ type Address struct {
 	VLAN         uint16 // VLAN ID, 0 for none
 	Netdev       string // network interface, "" for none
 	GIDIndex     int
+
+	// Egress has the service level of each Linux priority up to 7: in a VLAN, the priority in the
+	// tag.
+	Egress [8]uint8
+}
+
+// serviceLevel returns the service level of a type of service, as the kernel's connection manager
+// maps it: to the priority of a socket with that type of service, and by the VLAN interface to that
+// of a tag.
+func (a *Address) serviceLevel(tos uint8) uint8 {
+	// Bits 3 and 4 of the type of service select best effort, bulk, interactive, or interactive
+	// bulk (linux/pkt_sched.h).
+	priorities := [4]uint8{0, 2, 6, 4}
+	return a.Egress[priorities[tos>>3&3]]
 }
 
 // findAddress returns the entry of a NIC for an address in a VLAN.

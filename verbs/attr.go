@@ -128,7 +128,7 @@ type AHAttr struct {
 	GRH        GlobalRoute
 	DLID       uint16
 	SL         uint8
-	StaticRate uint8
+	StaticRate uint8 // ibv_rate: 0 is no limit, 3 is 10 Gb/s; the NIC paces the packets
 	PortNum    uint8 // 0 is 1, the only port
 }
 
@@ -170,9 +170,10 @@ type QPAttr struct {
 	MaxDestRdAtomic  uint8 // READs and atomics outstanding as responder
 	MinRNRTimer      uint8 // code of IBTA 9.7.5.2.8; 12 is 0.64 ms
 	PortNum          uint8
-	Timeout          uint8 // local ACK timeout 4.096 µs · 2^Timeout; 0 is none
-	RetryCnt         uint8 // 0 to 7
-	RNRRetry         uint8 // 0 to 7; 7 is unlimited
+	Timeout          uint8  // local ACK timeout 4.096 µs · 2^Timeout; 0 is none
+	RetryCnt         uint8  // 0 to 7
+	RNRRetry         uint8  // 0 to 7; 7 is unlimited
+	RateLimit        uint32 // of what is sent, kb/s; 0 is none
 }
 
 // QPAttrMask names fields of QPAttr: ibv_qp_attr_mask.
@@ -199,6 +200,7 @@ const (
 	QPMaskMaxDestRdAtomic  QPAttrMask = QPAttrMask(ib.QPMaskMaxDestRDAtomic)
 	QPMaskCap              QPAttrMask = QPAttrMask(ib.QPMaskCap)
 	QPMaskDestQPN          QPAttrMask = QPAttrMask(ib.QPMaskDestQPN)
+	QPMaskRateLimit        QPAttrMask = QPAttrMask(ib.QPMaskRateLimit)
 )
 
 // SGE is a range of local memory: ibv_sge. MR.SGE makes one.

@@ -149,7 +149,7 @@ func operator() error {
 	defer out.Close()
 	refused := 0
 	for _, err := range []error{
-		c.SetLink(ctx, "nic0", false), c.SetPKeys(ctx, "nic0", []uint16{0x8001}), c.RemoveFault(ctx, 1), c.FireEvent(ctx, "nic0", ib.EventPortErr, 0), addFaults(ctx, c, "drop"), c.SetCounter(ctx, "nic0", "retransmitted", 1), c.StartCapture(ctx, out, ""),
+		c.SetLink(ctx, "nic0", false), c.SetPKeys(ctx, "nic0", []uint16{0x8001}), c.RemoveFault(ctx, 1), c.FireEvent(ctx, "nic0", ib.EventPortErr, 0), addFaults(ctx, c, "drop"), c.SetCounter(ctx, "nic0", "retransmitted", 1), c.SetCongestion(ctx, "nic0", "rp_ai_rate", "5"), c.StartCapture(ctx, out, ""),
 	} {
 		if errors.Is(err, syscall.EACCES) {
 			refused++

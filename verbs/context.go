@@ -249,9 +249,15 @@ func (c *Context) QueryDevice(ctx context.Context) (DeviceAttr, error) {
 	return DeviceAttr(a), err
 }
 
-// QueryPort returns the state of the NIC's port: ibv_query_port.
+// QueryPort returns the state of the NIC's first port: ibv_query_port.
 func (c *Context) QueryPort(ctx context.Context) (PortAttr, error) {
-	a, err := query[abi.PortAttr](ctx, c, control.Request{Name: "query port", Op: abi.OpQueryPort})
+	return c.QueryPortNumber(ctx, 1)
+}
+
+// QueryPortNumber returns the state of a port by its number, from 1 to DeviceAttr.PhysPortCnt;
+// EINVAL for another one.
+func (c *Context) QueryPortNumber(ctx context.Context, port uint8) (PortAttr, error) {
+	a, err := query[abi.PortAttr](ctx, c, control.Request{Name: "query port", Op: abi.OpQueryPort, Body: []any{abi.QueryPortRequest{Port: uint32(port)}}})
 	return PortAttr{
 		State: PortState(a.State), MaxMTU: MTU(a.MaxMTU), ActiveMTU: MTU(a.ActiveMTU), GIDTblLen: int(a.GIDTblLen),
 		MaxMsgSize: a.MaxMsgSize, PKeyTblLen: int(a.PKeyTblLen), ActiveWidth: a.ActiveWidth,

@@ -39,7 +39,7 @@ func (a *QPAttr) abi() abi.QPAttr {
 		RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPNum, AccessFlags: uint32(a.QPAccessFlags),
 		Cap: a.Cap.abi(), AH: a.AHAttr.abi(), PKeyIndex: a.PKeyIndex, EnSQDAsyncNotify: bit(a.EnSQDAsyncNotify),
 		MaxRdAtomic: a.MaxRdAtomic, MaxDestRdAtomic: a.MaxDestRdAtomic, MinRNRTimer: a.MinRNRTimer,
-		PortNum: port(a.PortNum), Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry,
+		PortNum: port(a.PortNum), Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry, RateLimit: a.RateLimit,
 	}
 }
 
@@ -50,6 +50,7 @@ func qpAttr(a abi.QPAttr) QPAttr {
 		Cap: qpCap(a.Cap), AHAttr: ahAttr(a.AH), PKeyIndex: a.PKeyIndex, EnSQDAsyncNotify: a.EnSQDAsyncNotify != 0,
 		SQDraining: a.SQDraining != 0, MaxRdAtomic: a.MaxRdAtomic, MaxDestRdAtomic: a.MaxDestRdAtomic,
 		MinRNRTimer: a.MinRNRTimer, PortNum: a.PortNum, Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry,
+		RateLimit: a.RateLimit,
 	}
 }
 

@@ -165,7 +165,7 @@ func TestOtherUsersAreNoOperators(t *testing.T) {
 	}
 	f := fabrictest.New(t, fabrictest.Config{})
 	path := listenFor(t, f)(0o666)
-	if got := start(t, "operator", path, otherUser).line(t); got != "refused: 7" {
+	if got := start(t, "operator", path, otherUser).line(t); got != "refused: 8" {
 		t.Error(got)
 	}
 	f.Engines[0].Do(func() {

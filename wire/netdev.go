@@ -48,14 +48,15 @@ type netdevState struct {
 	noARP bool // has no neighbors to resolve: loopback, point-to-point
 	addrs []netip.Prefix
 
-	name  string
-	id    uint16         // of a VLAN
-	vlans []*netdevState // the VLAN interfaces on it
+	name   string
+	id     uint16         // of a VLAN
+	egress Egress         // of a VLAN
+	vlans  []*netdevState // the VLAN interfaces on it
 }
 
 func (s *netdevState) equal(t *netdevState) bool {
 	return s.index == t.index && s.mac == t.mac && s.mtu == t.mtu && s.up == t.up &&
-		slices.Equal(s.addrs, t.addrs) && s.name == t.name && s.id == t.id &&
+		slices.Equal(s.addrs, t.addrs) && s.name == t.name && s.id == t.id && s.egress == t.egress &&
 		slices.EqualFunc(s.vlans, t.vlans, (*netdevState).equal)
 }
 
@@ -195,7 +196,7 @@ func (n *Netdev) Addresses() []netip.Prefix { return n.state.Load().addrs }
 func (n *Netdev) VLANAddresses() (l []VLANAddress) {
 	for _, v := range n.state.Load().vlans {
 		for _, a := range v.addrs {
-			l = append(l, VLANAddress{a, v.id, v.name})
+			l = append(l, VLANAddress{a, v.id, v.name, v.egress})
 		}
 	}
 	return l

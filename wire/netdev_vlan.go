@@ -28,6 +28,11 @@ func (n *Netdev) readVLANs(s *netdevState) (vlans []*netdevState, err error) {
 		if err != nil {
 			continue // deleted meanwhile, which is another event
 		}
+		for from, to := range v.EgressQosMap {
+			if from < uint32(len(child.egress)) {
+				child.egress[from] = uint8(to & maxPriority)
+			}
+		}
 		if child.id = uint16(v.VlanId); child.mac == s.mac && child.up {
 			vlans = append(vlans, child)
 		}

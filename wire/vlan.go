@@ -23,7 +23,12 @@ type VLANAddress struct {
 	netip.Prefix
 	VLAN   uint16
 	Netdev string // "" if the host has none
+	Egress Egress
 }
+
+// An Egress has the priority in the tag, 0 to 7, of packets of each Linux priority up to 7: the
+// egress-qos-map of a VLAN interface.
+type Egress [8]uint8
 
 // A Trunk is an Interface with VLANs on it. OnChange also reports changes of their addresses.
 type Trunk interface {

@@ -19,7 +19,7 @@ import (
 func (s *netnsHost) addVLAN(name string, id int, addr netip.Prefix) {
 	s.t.Helper()
 	v := &netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: s.link().Attrs().Index}, VlanId: id,
-		VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
+		VlanProtocol: netlink.VLAN_PROTOCOL_8021Q, EgressQosMap: map[uint32]uint32{2: 5, 9: 1}}
 	must(s.t, s.nl.LinkAdd(v))
 	must(s.t, s.nl.LinkSetUp(v))
 	must(s.t, s.nl.AddrAdd(v, s.addr(addr)))
@@ -34,7 +34,7 @@ func TestPacketLinkServesVLANs(t *testing.T) {
 	path := &Path{Src: p("198.51.107.1/24").Addr(), Dst: p("198.51.107.2/24").Addr(), SrcPort: 0xc001, HopLimit: 64, VLAN: 7, Priority: 5}
 	eventually(t, "the address in VLAN 7", func() bool {
 		return slices.ContainsFunc(tx.iface.VLANAddresses(), func(a VLANAddress) bool {
-			return a.VLAN == 7 && a.Netdev == "v7" && a.Addr() == path.Src
+			return a.VLAN == 7 && a.Netdev == "v7" && a.Addr() == path.Src && a.Egress == Egress{2: 5}
 		})
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -64,7 +64,7 @@ func TestLoopbackSeparatesVLANs(t *testing.T) {
 	peer := f.NewLink("e")
 	peer.SetStations(Station{addrA, 8})
 	inner := f.NewLink("e", addrA)
-	trunk := StaticTrunk("", [6]byte{2}, 9000, []VLANAddress{{netip.PrefixFrom(addrA, 24), 7, ""}}, netip.PrefixFrom(addrA, 24))
+	trunk := StaticTrunk("", [6]byte{2}, 9000, []VLANAddress{{Prefix: netip.PrefixFrom(addrA, 24), VLAN: 7}}, netip.PrefixFrom(addrA, 24))
 	l := NewLoopbackLink(inner, Owns(trunk))
 	mustSend(t, l, 1, frame(&Path{Src: addrA, Dst: addrA, VLAN: 7}, 1, nil), frame(&Path{Src: addrA, Dst: addrA, VLAN: 8}, 2, nil),
 		frame(&Path{Src: addrA, Dst: addrA}, 3, nil))
@@ -95,7 +95,7 @@ func TestCaptureWritesTags(t *testing.T) {
 // trunkOf returns dgConfig with the link's addresses in VLAN 7 too.
 func trunkOf() DgramConfig {
 	c := dgConfig
-	c.VLANs = []VLANAddress{{netip.PrefixFrom(dgAddr, 24), 7, ""}, {netip.PrefixFrom(dg6, 64), 7, ""}}
+	c.VLANs = []VLANAddress{{Prefix: netip.PrefixFrom(dgAddr, 24), VLAN: 7}, {Prefix: netip.PrefixFrom(dg6, 64), VLAN: 7}}
 	return c
 }
 
@@ -155,7 +155,7 @@ func TestDgramResolvesInAVLAN(t *testing.T) {
 	ports := freePorts(t, 2)
 	end := func(i int, mac [6]byte, addr string) *DgramLink {
 		l, err := NewDgramLink(DgramConfig{Local: ports[i], Remote: ports[1-i], MAC: mac,
-			VLANs: []VLANAddress{{netip.MustParsePrefix(addr), 7, ""}}})
+			VLANs: []VLANAddress{{Prefix: netip.MustParsePrefix(addr), VLAN: 7}}})
 		must(t, err)
 		t.Cleanup(func() { l.Close() })
 		return l

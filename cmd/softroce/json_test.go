@@ -25,7 +25,7 @@ func TestJSONKeysAreUniform(t *testing.T) {
 	shown := map[string]string{} // type by key
 	for _, v := range []any{
 		show.DeviceLine{}, nic.ContextInfo{}, nic.PDInfo{}, nic.MRInfo{}, nic.MWInfo{}, nic.DMInfo{}, nic.CQInfo{}, nic.SRQInfo{},
-		nic.QPInfo{}, nic.AHInfo{}, nic.GroupInfo{}, nic.FaultInfo{}, cm.IDInfo{}, attach.UserInfo{}, daemon.Counters{}, daemon.GID{},
+		nic.QPInfo{}, nic.AHInfo{}, nic.GroupInfo{}, nic.FaultInfo{}, nic.CongestionInfo{}, cm.IDInfo{}, attach.UserInfo{}, daemon.Counters{}, daemon.GID{},
 	} {
 		checkKeys(t, reflect.TypeOf(v), shown)
 	}

@@ -136,7 +136,8 @@ type CMIdentifier struct {
 	HopLimit   uint8
 	TClass     uint8
 	PortNum    uint8 // 0: bound to no device
-	_          uint32
+	SL         uint8
+	_          [3]uint8
 }
 
 // CMSetOptionRequest sets an option of level RDMA_OPTION_ID.

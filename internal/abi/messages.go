@@ -13,7 +13,7 @@ package abi
 // Structs have the layout of C: every field is at a multiple of its size, and padding is explicit.
 
 // Version of the ABI. A client and a daemon must have the same.
-const Version = 4
+const Version = 5
 
 // Sizes of messages, in bytes.
 const (
@@ -87,18 +87,19 @@ const (
 	OpAttachMcast = 60
 	OpDetachMcast = 61
 
-	OpSnapshot     = 64
-	OpStartCapture = 65
-	OpQueryCapture = 66
-	OpStopCapture  = 67
-	OpGoodbye      = 68 // from the daemon, with tag 0: why it closes the socket
-	OpSetPKeys     = 69
-	OpOpenTree     = 70 // its reply comes with a directory: sys/class/infiniband… and dev/infiniband, as the kernel has them
-	OpSetLink      = 71
-	OpAddFaults    = 72
-	OpRemoveFault  = 73
-	OpFireEvent    = 74
-	OpSetCounter   = 75
+	OpSnapshot      = 64
+	OpStartCapture  = 65
+	OpQueryCapture  = 66
+	OpStopCapture   = 67
+	OpGoodbye       = 68 // from the daemon, with tag 0: why it closes the socket
+	OpSetPKeys      = 69
+	OpOpenTree      = 70 // its reply comes with a directory: sys/class/infiniband… and dev/infiniband, as the kernel has them
+	OpSetLink       = 71
+	OpAddFaults     = 72
+	OpRemoveFault   = 73
+	OpFireEvent     = 74
+	OpSetCounter    = 75
+	OpSetCongestion = 76
 )
 
 // HelloRequest is the first message of a connection. The reply has the daemon's version; if the
@@ -217,6 +218,12 @@ type DeviceAttr struct {
 	OnDemandPaging        uint64 // 1 if memory may be registered for on-demand paging, else 0
 }
 
+// QueryPortRequest names a port, from 1.
+type QueryPortRequest struct {
+	Port uint32
+	_    uint32
+}
+
 // PortAttr is the reply of OpQueryPort: the values of struct ibv_port_attr.
 type PortAttr struct {
 	State         uint32 // ibv_port_state
@@ -240,6 +247,8 @@ type PortAttr struct {
 	PhysState     uint8
 	LinkLayer     uint8 // 2: Ethernet
 	Flags         uint8
+	ActiveSpeedEx uint32 // as ActiveSpeed, which cannot hold XDR
+	Rate          uint32 // in 100 Mb/s: ibv_query_port_speed
 }
 
 // GIDEntry is an entry of the GID table.

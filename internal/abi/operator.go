@@ -26,7 +26,7 @@ type SetPKeysRequest struct {
 type SetLinkRequest struct {
 	Device [NameSize]byte
 	Up     uint32 // 0 or 1
-	_      uint32
+	Port   uint32 // 0 is port 1
 }
 
 // AddFaultsRequest is followed by Length bytes of text in the fault language, whose rules are added
@@ -58,7 +58,7 @@ type RemoveFaultRequest struct {
 type FireEventRequest struct {
 	Device [NameSize]byte
 	Event  uint32 // ibv_event_type
-	Number uint32 // queue pair number, or ID of the CQ or SRQ in the snapshot; 0 for other events
+	Number uint32 // queue pair number, ID of the CQ or SRQ in the snapshot, or port; 0 for other events
 }
 
 // SetCounterRequest sets a counter, from which it then counts on. EINVAL if there is none of this
@@ -67,6 +67,14 @@ type SetCounterRequest struct {
 	Device  [NameSize]byte
 	Counter [NameSize]byte // as softroce show counters prints it
 	Value   uint64
+}
+
+// SetCongestionRequest sets a parameter of a device's congestion control, or "algorithm". EINVAL if
+// there is none of this name, or the value is out of range. Needs root or the daemon's user.
+type SetCongestionRequest struct {
+	Device [NameSize]byte
+	Name   [NameSize]byte
+	Value  [NameSize]byte // text
 }
 
 // MaxPKeys is the size of the largest P_Key table.

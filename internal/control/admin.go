@@ -67,9 +67,15 @@ func (c *Client) StopCapture(ctx context.Context) (s CaptureState, err error) {
 	return s, err
 }
 
-// SetLink disables the port of a device, or enables it again. Its errors are those of SetPKeys.
+// SetLink is SetPort for port 1.
 func (c *Client) SetLink(ctx context.Context, device string, up bool) error {
-	var req abi.SetLinkRequest
+	return c.SetPort(ctx, device, 1, up)
+}
+
+// SetPort disables a port of a device, or enables it again. Its errors are those of SetPKeys, and
+// EINVAL if the device does not have the port.
+func (c *Client) SetPort(ctx context.Context, device string, port uint32, up bool) error {
+	req := abi.SetLinkRequest{Port: port}
 	abi.PutText(req.Device[:], device)
 	if up {
 		req.Up = 1
@@ -114,6 +120,17 @@ func (c *Client) SetCounter(ctx context.Context, device, counter string, value u
 	abi.PutText(req.Device[:], device)
 	abi.PutText(req.Counter[:], counter)
 	_, err := c.Call(ctx, Request{Name: "set counter", Op: abi.OpSetCounter, Body: []any{req}})
+	return err
+}
+
+// SetCongestion sets a parameter of a device's congestion control: see abi.SetCongestionRequest.
+// Its errors are EINVAL, ENODEV, and EACCES as SetPKeys.
+func (c *Client) SetCongestion(ctx context.Context, device, name, value string) error {
+	var req abi.SetCongestionRequest
+	abi.PutText(req.Device[:], device)
+	abi.PutText(req.Name[:], name)
+	abi.PutText(req.Value[:], value)
+	_, err := c.Call(ctx, Request{Name: "set congestion control", Op: abi.OpSetCongestion, Body: []any{req}})
 	return err
 }
 

@@ -36,7 +36,7 @@ func NewCollector(source Source, version string) prometheus.Collector {
 	return c
 }
 
-// port is the labels of all metrics of a NIC. The port is always 1.
+// port is the labels of all metrics of a NIC. The port is 1, except for the state of a second port.
 var port = []string{"device", "port"}
 
 // portWith returns port and further labels.
@@ -82,7 +82,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(buildInfo, prometheus.GaugeValue, 1, c.version)
 	for _, d := range c.source.Devices() {
-		m := sample{ch, d.Name}
+		m := sample{ch, d.Name, "1"}
 		ch <- prometheus.MustNewConstMetric(info, prometheus.GaugeValue, 1, d.Name,
 			cmp.Or(d.Identity.BoardID, "softroce"), cmp.Or(d.Identity.FWVer, c.version), cmp.Or(d.Identity.HCAType, "softroce"))
 		c.collectCounters(m, &d.Counters)
@@ -102,14 +102,15 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 type sample struct {
 	ch     chan<- prometheus.Metric
 	device string
+	port   string
 }
 
 func (m sample) count(d *prometheus.Desc, v uint64, labels ...string) {
-	m.ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{m.device, "1"}, labels...)...)
+	m.ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{m.device, m.port}, labels...)...)
 }
 
 func (m sample) gauge(d *prometheus.Desc, v float64, labels ...string) {
-	m.ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{m.device, "1"}, labels...)...)
+	m.ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{m.device, m.port}, labels...)...)
 }
 
 func (c *collector) collectCounters(m sample, n *nic.Counters) {
@@ -137,13 +138,10 @@ func (c *collector) collectCounters(m sample, n *nic.Counters) {
 var qpStates = []string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
 
 func collectState(m sample, d *nic.Snapshot) {
-	m.gauge(stateID, float64(d.PortState))
-	phys := ib.PhysLinkUp
-	if d.PortState != ib.PortActive {
-		phys = ib.PhysDisabled
+	collectPort(m, d, d.PortState)
+	if d.Port2 != 0 {
+		collectPort(sample{m.ch, m.device, "2"}, d, d.Port2)
 	}
-	m.gauge(physID, float64(phys))
-	m.gauge(rate, float64(ib.BitRate(d.Identity.ActiveSpeed, d.Identity.ActiveWidth))/8)
 	in := map[string]int{}
 	for _, q := range d.QPs {
 		in[q.State]++
@@ -181,6 +179,16 @@ func collectState(m sample, d *nic.Snapshot) {
 	}
 	m.gauge(memory, float64(registered))
 	m.gauge(rings, float64(ring))
+}
+
+func collectPort(m sample, d *nic.Snapshot, s ib.PortState) {
+	m.gauge(stateID, float64(s))
+	phys := ib.PhysLinkUp
+	if s != ib.PortActive {
+		phys = ib.PhysDisabled
+	}
+	m.gauge(physID, float64(phys))
+	m.gauge(rate, float64(ib.BitRate(d.Identity.ActiveSpeed, d.Identity.ActiveWidth))/8)
 }
 
 func collectEngine(ch chan<- prometheus.Metric, name string, e nic.EngineCounters) {

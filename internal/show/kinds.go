@@ -109,6 +109,9 @@ func qpLine(q nic.QPInfo) []any {
 	l := owned(q.Owner, "lqpn", q.QPN, "rqpn", q.RemoteQPN, "type", q.Type, "state", q.State, "rq-psn", secret(q.Owner, q.RQPSN),
 		"sq-psn", secret(q.Owner, q.SQPSN), "mtu", q.PathMTU, "path", path, "sq", q.SendPosted, "rq", q.RecvPosted,
 		"pdn", number(q.PD), "send_cqn", number(q.SendCQ), "recv_cqn", number(q.RecvCQ), "srqn", number(q.SRQ))
+	if q.Rate > 0 {
+		l = append(l, "rate", fmt.Sprintf("%.4gGb/s", float64(q.Rate)/1e9))
+	}
 	for _, c := range []struct {
 		name  string
 		value uint64

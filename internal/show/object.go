@@ -60,6 +60,13 @@ func devices(s *daemon.Snapshot) []DeviceLine {
 			l.State, l.PhysicalState = "DOWN", "DISABLED"
 		}
 		list = append(list, l)
+		if d.Port2 != 0 {
+			l.Port, l.State, l.PhysicalState, l.Netdev, l.Via, l.LinkError, l.GIDs = 2, "DOWN", "DISABLED", "", "", "", []daemon.GID{}
+			if d.Port2 == ib.PortActive {
+				l.State, l.PhysicalState = "ACTIVE", "LINK_UP"
+			}
+			list = append(list, l)
+		}
 	}
 	return list
 }

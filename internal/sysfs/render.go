@@ -29,6 +29,7 @@ type Device struct {
 	Identity nic.Identity
 	Attr     nic.DeviceAttr
 	Port     nic.PortAttr
+	Second   *nic.PortAttr // port 2; nil: there is none
 	GIDs     []nic.GIDEntry
 	PKeys    []uint16
 	Counters nic.Counters
@@ -36,10 +37,14 @@ type Device struct {
 
 // ReadDevice reads a device's state. It runs on the device's engine.
 func ReadDevice(d *nic.Device, index int) Device {
-	return Device{
+	s := Device{
 		Name: d.Name(), Index: index, Identity: d.Identity(), Attr: d.Query(), Port: d.QueryPort(), GIDs: d.GIDs(), PKeys: d.PKeys(),
 		Counters: d.Counters(),
 	}
+	if second, err := d.QueryPortNumber(2); err == nil {
+		s.Second = &second
+	}
+	return s
 }
 
 // CommonFiles returns the files that do not belong to a device.
@@ -54,9 +59,10 @@ func CommonFiles() []File {
 func Render(d *Device) []File {
 	r := renderer{device: path.Join("sys/class/infiniband", d.Name)}
 	r.classes(d)
-	r.port(d)
-	r.gids(d)
-	r.counters(d)
+	r.port(d, 1, &d.Port, d.GIDs, &d.Counters)
+	if d.Second != nil {
+		r.port(d, 2, d.Second, nil, &nic.Counters{})
+	}
 	return r.files
 }
 
@@ -132,9 +138,9 @@ func guid(g uint64) string {
 // physStates are the kernel's names of physical port states.
 var physStates = map[int]string{ib.PhysDisabled: "Disabled", ib.PhysLinkUp: "LinkUp"}
 
-func (r *renderer) port(d *Device) {
-	r.dir = path.Join(r.device, "ports/1")
-	p := &d.Port
+// port adds the directory of a port.
+func (r *renderer) port(d *Device, number int, p *nic.PortAttr, gids []nic.GIDEntry, c *nic.Counters) {
+	r.dir = path.Join(r.device, fmt.Sprintf("ports/%d", number))
 	r.add("state", "%d: %v", p.State, p.State)
 	r.add("phys_state", "%d: %s", p.PhysState, physStates[p.PhysState])
 	r.add("link_layer", "Ethernet")
@@ -147,14 +153,16 @@ func (r *renderer) port(d *Device) {
 	for i, k := range d.PKeys {
 		r.add(fmt.Sprintf("pkeys/%d", i), "%#04x", k)
 	}
+	r.gids(p.GIDTableLen, gids)
+	r.counters(d.Identity.CounterSet, c)
 }
 
 // gids adds the GID table. As in the kernel, there is a file for each index: an entry that is not
 // in use reads as a GID of zeros, and its attributes cannot be read, for which their files are
 // empty.
-func (r *renderer) gids(d *Device) {
-	table := make([]nic.GIDEntry, d.Port.GIDTableLen)
-	for _, g := range d.GIDs {
+func (r *renderer) gids(length int, used []nic.GIDEntry) {
+	table := make([]nic.GIDEntry, length)
+	for _, g := range used {
 		table[g.Index] = g
 	}
 	for i, g := range table {
@@ -182,15 +190,14 @@ func (r *renderer) attribute(name, text string) {
 // counters adds the counters of the InfiniBand specification to counters, and those of a driver, or
 // all of the device, to hw_counters. As in the kernel, lifespan is the age in milliseconds up to
 // which the values are not read again.
-func (r *renderer) counters(d *Device) {
-	c := &d.Counters
-	for _, m := range metrics.PortCounters(d.Identity.CounterSet, c) {
+func (r *renderer) counters(set nic.CounterSet, c *nic.Counters) {
+	for _, m := range metrics.PortCounters(set, c) {
 		r.add("counters/"+m.Label, "%d", m.Value)
 	}
-	for _, m := range metrics.HWCounters(d.Identity.CounterSet, c) {
+	for _, m := range metrics.HWCounters(set, c) {
 		r.add("hw_counters/"+m.Label, "%d", m.Value)
 	}
-	if d.Identity.CounterSet != "" {
+	if set != "" {
 		r.add("hw_counters/lifespan", "%d", maxAge.Milliseconds())
 	}
 }

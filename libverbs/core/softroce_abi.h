@@ -185,7 +185,7 @@ _Static_assert(sizeof(struct softroce_async_event) == 16, "layout");
 /*
  * SOFTROCE_VERSION of the ABI. A client and a daemon must have the same.
  */
-#define SOFTROCE_VERSION 4
+#define SOFTROCE_VERSION 5
 
 /*
  * Sizes of messages, in bytes.
@@ -267,6 +267,7 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_REMOVE_FAULT 73
 #define SOFTROCE_OP_FIRE_EVENT 74
 #define SOFTROCE_OP_SET_COUNTER 75
+#define SOFTROCE_OP_SET_CONGESTION 76
 
 /*
  * struct softroce_hello_request is the first message of a connection. The reply has the
@@ -409,6 +410,15 @@ struct softroce_device_attr {
 _Static_assert(sizeof(struct softroce_device_attr) == 280, "layout");
 
 /*
+ * struct softroce_query_port_request names a port, from 1.
+ */
+struct softroce_query_port_request {
+	uint32_t port;
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_query_port_request) == 8, "layout");
+
+/*
  * struct softroce_port_attr is the reply of SOFTROCE_OP_QUERY_PORT: the values of struct
  * ibv_port_attr.
  */
@@ -434,8 +444,10 @@ struct softroce_port_attr {
 	uint8_t phys_state;
 	uint8_t link_layer; /* 2: Ethernet */
 	uint8_t flags;
+	uint32_t active_speed_ex; /* as ActiveSpeed, which cannot hold XDR */
+	uint32_t rate; /* in 100 Mb/s: ibv_query_port_speed */
 };
-_Static_assert(sizeof(struct softroce_port_attr) == 48, "layout");
+_Static_assert(sizeof(struct softroce_port_attr) == 56, "layout");
 
 /*
  * struct softroce_gid_entry is an entry of the GID table.
@@ -939,7 +951,7 @@ _Static_assert(sizeof(struct softroce_set_pkeys_request) == 200, "layout");
 struct softroce_set_link_request {
 	uint8_t device[64];
 	uint32_t up; /* 0 or 1 */
-	uint32_t reserved0;
+	uint32_t port; /* 0 is port 1 */
 };
 _Static_assert(sizeof(struct softroce_set_link_request) == 72, "layout");
 
@@ -987,7 +999,7 @@ _Static_assert(sizeof(struct softroce_remove_fault_request) == 8, "layout");
 struct softroce_fire_event_request {
 	uint8_t device[64];
 	uint32_t event; /* ibv_event_type */
-	uint32_t number; /* queue pair number, or ID of the CQ or SRQ in the snapshot; 0 for other events */
+	uint32_t number; /* queue pair number, ID of the CQ or SRQ in the snapshot, or port; 0 for other events */
 };
 _Static_assert(sizeof(struct softroce_fire_event_request) == 72, "layout");
 
@@ -1001,6 +1013,18 @@ struct softroce_set_counter_request {
 	uint64_t value;
 };
 _Static_assert(sizeof(struct softroce_set_counter_request) == 136, "layout");
+
+/*
+ * struct softroce_set_congestion_request sets a parameter of a device's congestion
+ * control, or "algorithm". EINVAL if there is none of this name, or the value is out of
+ * range. Needs root or the daemon's user.
+ */
+struct softroce_set_congestion_request {
+	uint8_t device[64];
+	uint8_t name[64];
+	uint8_t value[64]; /* text */
+};
+_Static_assert(sizeof(struct softroce_set_congestion_request) == 192, "layout");
 
 /*
  * SOFTROCE_MAX_PKEYS is the size of the largest P_Key table.
@@ -1198,7 +1222,8 @@ struct softroce_cm_identifier {
 	uint8_t hop_limit;
 	uint8_t t_class;
 	uint8_t port_num; /* 0: bound to no device */
-	uint32_t reserved0;
+	uint8_t sl;
+	uint8_t reserved0[3];
 };
 _Static_assert(sizeof(struct softroce_cm_identifier) == 168, "layout");
 

@@ -27,6 +27,7 @@ void sr_set_ops(struct sr_context *ctx)
 	v->query_port = sr_query_port;
 	v->query_device_ex = sr_query_device_ex;
 	v->query_rt_values = sr_query_rt_values;
+	v->modify_qp_rate_limit = sr_modify_qp_rate_limit;
 	v->create_cq_ex = sr_create_cq_ex;
 	v->create_qp_ex = sr_create_qp_ex;
 	v->create_srq_ex = sr_create_srq_ex;

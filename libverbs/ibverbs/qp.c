@@ -353,6 +353,15 @@ SR_PUBLIC int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mas
 	return 0;
 }
 
+/* Bursts are bounded by the NIC, as with an adapter whose bursts cannot be set. */
+int sr_modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *attr)
+{
+	if (attr->comp_mask || attr->max_burst_sz || attr->typical_pkt_sz)
+		return sr_error(EINVAL);
+	struct ibv_qp_attr a = {.rate_limit = attr->rate_limit};
+	return ibv_modify_qp(qp, &a, IBV_QP_RATE_LIMIT);
+}
+
 SR_PUBLIC int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
 			   struct ibv_qp_init_attr *init)
 {

@@ -81,6 +81,7 @@ struct softroce_qp_cap sr_qp_cap_to_abi(const struct ibv_qp_cap *c);
 struct ibv_qp_cap sr_qp_cap_from_abi(const struct softroce_qp_cap *c);
 void sr_qp_attr_to_abi(struct softroce_modify_qp_request *req, enum ibv_qp_type type,
 		       const struct ibv_qp_attr *attr, int mask);
+int sr_modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *attr);
 void sr_qp_attr_from_abi(struct ibv_qp_attr *out, const struct softroce_qp_attr *a);
 
 #endif

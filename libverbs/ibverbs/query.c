@@ -108,18 +108,37 @@ int sr_query_device_ex(struct ibv_context *context, const struct ibv_query_devic
 		set_odp_caps(&a);
 	a.phys_port_cnt_ex = d.phys_port_cnt;
 	a.max_dm_size = d.max_dm_size;
+	a.packet_pacing_caps.qp_rate_limit_min = 1;
+	a.packet_pacing_caps.qp_rate_limit_max = UINT32_MAX; /* the port's rate limits it too */
+	a.packet_pacing_caps.supported_qpts =
+		1 << IBV_QPT_RC | 1 << IBV_QPT_UC | 1 << IBV_QPT_UD | 1 << IBV_QPT_XRC_SEND;
 	memset(attr, 0, size);
 	memcpy(attr, &a, size < sizeof a ? size : sizeof a);
 	return 0;
 }
 
+static int query_port(struct ibv_context *context, uint32_t port, struct softroce_port_attr *p)
+{
+	struct softroce_query_port_request r = {.port = port};
+	return sr_command(&sr_ctx(context)->conn, SOFTROCE_OP_QUERY_PORT, &r, sizeof r, p,
+			  sizeof *p);
+}
+
+/* 0 or an errno, EINVAL if the device does not have the port. */
+static int check_port(struct ibv_context *context, uint32_t port)
+{
+	struct softroce_port_attr p;
+	return port == 1 ? 0 : query_port(context, port, &p);
+}
+
+/* The newest member of struct ibv_port_attr, active_speed_ex, which this build may not have. */
+#define ACTIVE_SPEED_EX 52
+
 int sr_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr,
 		  size_t size)
 {
-	if (port != 1)
-		return sr_error(EINVAL);
 	struct softroce_port_attr p;
-	int error = query(context, SOFTROCE_OP_QUERY_PORT, &p, sizeof p);
+	int error = query_port(context, port, &p);
 	if (error)
 		return error;
 	struct ibv_port_attr a = {
@@ -147,7 +166,22 @@ int sr_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_att
 	};
 	memset(attr, 0, size);
 	memcpy(attr, &a, size < sizeof a ? size : sizeof a);
+	if (size >= ACTIVE_SPEED_EX + sizeof p.active_speed_ex)
+		memcpy((char *)attr + ACTIVE_SPEED_EX, &p.active_speed_ex,
+		       sizeof p.active_speed_ex);
 	return 0;
+}
+
+/* In 100 Mb/s. The headers of rdma-core before 62 do not declare it. */
+int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed);
+
+SR_PUBLIC int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed)
+{
+	struct softroce_port_attr p;
+	int error = query_port(context, port, &p);
+	if (!error)
+		*speed = p.rate;
+	return error;
 }
 
 /* Programs that call this symbol were built before the struct grew. */
@@ -219,11 +253,18 @@ int sr_query_gids(struct ibv_context *context, struct softroce_gid_entry **gids,
 	return 0;
 }
 
-static int find_gid(struct ibv_context *context, uint32_t index, struct softroce_gid_entry *found)
+/* ENODATA if the index is not in use. Only port 1 has GIDs. */
+static int find_gid(struct ibv_context *context, uint32_t port, uint32_t index,
+		    struct softroce_gid_entry *found)
 {
 	struct softroce_gid_entry *gids;
 	uint32_t n;
-	int error = sr_query_gids(context, &gids, &n);
+	int error = check_port(context, port);
+	if (!error && port != 1)
+		error = ENODATA;
+	if (error)
+		return error;
+	error = sr_query_gids(context, &gids, &n);
 	if (error)
 		return error;
 	error = ENODATA;
@@ -246,7 +287,7 @@ static int gid_table_length(struct ibv_context *context, uint32_t *n)
 	pthread_mutex_unlock(&ctx->lock);
 	if (*n)
 		return 0;
-	int error = query(context, SOFTROCE_OP_QUERY_PORT, &p, sizeof p);
+	int error = query_port(context, 1, &p);
 	if (error)
 		return error;
 	pthread_mutex_lock(&ctx->lock);
@@ -261,7 +302,7 @@ SR_PUBLIC int ibv_query_gid(struct ibv_context *context, uint8_t port, int index
 {
 	struct softroce_gid_entry e;
 	uint32_t n = 0;
-	int error = port == 1 && index >= 0 ? find_gid(context, index, &e) : EINVAL;
+	int error = index >= 0 ? find_gid(context, port, index, &e) : EINVAL;
 	if (error == ENODATA) {
 		memset(&e, 0, sizeof e);
 		error = gid_table_length(context, &n);
@@ -299,12 +340,10 @@ SR_PUBLIC int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint
 {
 	if (flags)
 		return sr_error(EOPNOTSUPP);
-	if (port != 1)
-		return sr_error(EINVAL);
 	struct softroce_gid_entry found;
 	struct ibv_gid_entry e;
 	uint32_t n = 0;
-	int error = find_gid(context, index, &found);
+	int error = find_gid(context, port, index, &found);
 	if (error == ENODATA && !gid_table_length(context, &n) && index >= n)
 		error = EINVAL;
 	if (error)
@@ -342,7 +381,7 @@ int sr_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int in
 		      unsigned int *type)
 {
 	struct softroce_gid_entry e;
-	int error = port == 1 ? find_gid(context, index, &e) : EINVAL;
+	int error = find_gid(context, port, index, &e);
 	if (error == ENODATA)
 		e.type = IBV_GID_TYPE_ROCE_V2;
 	else if (error) {
@@ -366,7 +405,9 @@ SR_PUBLIC int ibv_query_pkey(struct ibv_context *context, uint8_t port, int inde
 		.whole_reply = (void **)&reply,
 		.whole_reply_len = &len,
 	};
-	int error = port == 1 && index >= 0 ? sr_call(&sr_ctx(context)->conn, &r) : EINVAL;
+	int error = index >= 0 ? check_port(context, port) : EINVAL;
+	if (!error)
+		error = sr_call(&sr_ctx(context)->conn, &r);
 	if (!error && (len < sizeof reply->list + ((size_t)index + 1) * sizeof *reply->keys ||
 		       (uint32_t)index >= reply->list.count))
 		error = EINVAL;

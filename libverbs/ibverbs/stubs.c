@@ -106,7 +106,6 @@ VERSION(sr_stub_null, ibv_alloc_dmah, 1.15);
 VERSION(sr_stub, ibv_dealloc_dmah, 1.15);
 VERSION(sr_stub_null, ibv_reg_mr_ex, 1.15);
 VERSION(sr_stub_negative, ibv_dm_export_dmabuf_fd, 1.16);
-VERSION(sr_stub, ibv_query_port_speed, 1.16);
 VERSION(sr_stub_null, ibv_alloc_buf, 1.17);
 VERSION(sr_stub, ibv_free_buf, 1.17);
 VERSION(sr_stub_null, ibv_reg_buf_mr, 1.17);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Features that this NIC does not have: flow steering, flow counters, work queues without a
- * queue pair, tag matching, rate limits and moderation. The calls fail with EOPNOTSUPP, as with
+ * queue pair, tag matching and moderation. The calls fail with EOPNOTSUPP, as with
  * a driver that does not implement them.
  */
 #include "ibverbs/ops.h"
@@ -16,12 +16,6 @@ static int no_post_srq_ops(struct ibv_srq *srq, struct ibv_ops_wr *op, struct ib
 static int no_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
 {
 	(void)cq, (void)attr;
-	return sr_error(EOPNOTSUPP);
-}
-
-static int no_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *attr)
-{
-	(void)qp, (void)attr;
 	return sr_error(EOPNOTSUPP);
 }
 
@@ -82,7 +76,6 @@ void sr_set_unsupported(struct verbs_context *v)
 {
 	v->post_srq_ops = no_post_srq_ops;
 	v->modify_cq = no_modify_cq;
-	v->modify_qp_rate_limit = no_rate_limit;
 	v->advise_mr = no_advise_mr;
 	v->alloc_null_mr = no_null_mr;
 	v->create_wq = no_create_wq;

@@ -229,6 +229,7 @@ static void fill_path(struct cm_id *id, const struct softroce_cm_identifier *inf
 	memcpy(p->sgid.raw, info->sgid, 16);
 	p->flow_label = htobe32(info->flow_label);
 	p->hop_limit = info->hop_limit;
+	p->sl = info->sl;
 	p->traffic_class = info->t_class;
 	p->reversible = 1;
 	p->numb_path = 1;

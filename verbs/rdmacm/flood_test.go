@@ -127,7 +127,7 @@ func TestConnectInVLAN(t *testing.T) {
 			f := fabrictest.New(t, fabrictest.Config{
 				WrapInterface: func(i int, inner wire.Interface) wire.Interface {
 					p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, 0, byte(i + 1)}), 24)
-					return wire.StaticTrunk("", inner.MAC(), inner.MTU(), []wire.VLANAddress{{Prefix: p, VLAN: 7}}, inner.Addresses()...)
+					return wire.StaticTrunk("", inner.MAC(), inner.MTU(), []wire.VLANAddress{{Prefix: p, VLAN: 7, Egress: wire.Egress{0: 1, 2: 5, 6: 6}}}, inner.Addresses()...)
 				},
 				WrapLink: func(_ int, inner wire.Link) wire.Link { return &tagCounter{inner, &tagged, &untagged} },
 			})
@@ -141,6 +141,7 @@ func TestConnectInVLAN(t *testing.T) {
 			}
 			noError(t, id.ResolveAddr(t.Context(), netip.AddrPort{}, at, time.Second))
 			client.event(rdmacm.EventAddrResolved)
+			noError(t, id.SetOption(t.Context(), rdmacm.OptionTOS, tos))
 			noError(t, id.ResolveRoute(t.Context()))
 			client.event(rdmacm.EventRouteResolved)
 			noError(t, id.ModifyQP(t.Context(), x.QP, verbs.QPSInit))
@@ -158,13 +159,23 @@ func TestConnectInVLAN(t *testing.T) {
 			y.Completion()
 			x.Completion() // the ACK has arrived
 			if n := tagged.Load(); n < 5 || untagged.Load() != 0 {
-				t.Errorf("%d tagged and %d untagged frames; want REQ, REP, RTU, a SEND and its ACK with tags", n, untagged.Load())
+				t.Errorf("%d tagged and %d other frames; want REQ, REP, RTU, a SEND and its ACK with tags and the priority of the type of service", n, untagged.Load())
+			}
+			for _, qp := range []*verbs.QP{x.QP, y.QP} {
+				a, err := qp.Query(t.Context())
+				noError(t, err)
+				if a.AHAttr.SL != priority || a.AHAttr.GRH.TrafficClass != tos {
+					t.Errorf("service level %d, traffic class %#02x", a.AHAttr.SL, a.AHAttr.GRH.TrafficClass)
+				}
 			}
 		})
 	}
 }
 
-// A tagCounter counts sent frames with and without the tag of VLAN 7.
+// A type of service for bulk traffic, and the priority that the VLAN interface gives it.
+const tos, priority = 0x68, 5
+
+// A tagCounter counts sent frames with the tag of VLAN 7 and that priority, and others.
 type tagCounter struct {
 	wire.Link
 	tagged, untagged *atomic.Int64
@@ -172,7 +183,7 @@ type tagCounter struct {
 
 func (l *tagCounter) Send(now int64, batch []wire.TxFrame) (int, error) {
 	for i := range batch { // before a peer can have it
-		if batch[i].Path.VLAN == 7 {
+		if batch[i].Path.VLAN == 7 && batch[i].Path.Priority == priority {
 			l.tagged.Add(1)
 		} else {
 			l.untagged.Add(1)

@@ -75,6 +75,38 @@ func TestCaptureSaysWhichAccessIsRefused(t *testing.T) {
 	}
 }
 
+// A NIC that stands still for a time goes on with everything that has waited for it.
+func TestStalledNICGoesOn(t *testing.T) {
+	rec := capture.NewRecorder()
+	f := verbstest.New(t, verbstest.WithCaptureAt(1, rec), verbstest.WithFaults(1, "stall time ..1s"))
+	x, y := f.Connected(verbstest.EndpointConfig{Options: func(o *verbs.ConnectOptions) { o.Timeout = 18 }}) // 1 s
+	for id := range uint64(3) {
+		x.Send(verbs.SendWR{WRID: id, Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 8), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+	}
+	for id := range uint64(3) {
+		if wc := x.Completion(); wc.WRID != id {
+			t.Errorf("work request %d completes, want %d", wc.WRID, id)
+		}
+	}
+	if !strings.Contains(fmt.Sprint(rec.Packets()[0].Comments, rec.Notes()), "stall time ..1s") {
+		t.Errorf("the rule is not in the capture: %v", rec.Notes())
+	}
+}
+
+// A NIC that has forgotten a queue pair does not answer its peer, and serves the others.
+func TestForgottenQueuePair(t *testing.T) {
+	f := verbstest.New(t)
+	a, b := f.Open(0), f.Open(1)
+	config := verbstest.EndpointConfig{Options: func(o *verbs.ConnectOptions) { o.Timeout, o.RetryCnt = 8, 2 }}
+	x, y := config.Connect(t, a, b)
+	u, v := verbstest.ConnectedRC(t, a, b)
+	f.SetFaults(1, fmt.Sprintf("drop receive qp %d", y.QPNum()))
+	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 8), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+	x.Failure(verbs.WCRetryExcErr)
+	u.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: u.SGE(0, 8), RemoteAddr: v.MR.Addr(), RKey: v.MR.RKey()})
+	u.Completion()
+}
+
 // A failing records whether a test fails, in place of failing it.
 type failing struct {
 	testing.TB

@@ -244,7 +244,6 @@ static void unsupported(struct setup *s)
 	FAILS(EOPNOTSUPP, !ibv_alloc_null_mr(s->pd));
 	RETURNS(EOPNOTSUPP, ibv_advise_mr(s->pd, 0, 0, &sge, 1));
 	RETURNS(EOPNOTSUPP, ibv_modify_cq(s->cq, &(struct ibv_modify_cq_attr){0}));
-	RETURNS(EOPNOTSUPP, ibv_modify_qp_rate_limit(qp, &(struct ibv_qp_rate_limit_attr){0}));
 	RETURNS(EOPNOTSUPP, ibv_set_ece(qp, &ece));
 	RETURNS(EOPNOTSUPP, ibv_query_ece(qp, &ece));
 	struct ibv_ah_attr ah = {0};
