@@ -23,25 +23,40 @@ const (
 	etherTypeIPv6 = 0x86dd
 	etherTypeVLAN = 0x8100
 	protocolUDP   = 17
+	nextHeaderBTH = 0x1b // in a GRH (IBTA 8.3)
 
 	flagDF       = 0x4000 // in the 16 bits of IPv4 flags and fragment offset
 	flagReserved = 0x8000
 )
 
-// Addressing holds every field of the Ethernet, IP and UDP headers of a RoCEv2 packet, except the
-// lengths and what follows from them. Together with the payload length it reproduces the headers
-// bit by bit.
+// A Network is what carries packets. It says which headers come before the BTH.
+type Network uint8
+
+const (
+	RoCEv2     Network = iota // Ethernet, IP and UDP (annex A17)
+	InfiniBand                // LRH, and GRH if the LRH says so
+)
+
+// Addressing holds every field of the headers before the BTH, except the lengths and what follows
+// from them: those of RoCEv2, unless Network names another. Together with the payload length it
+// reproduces the headers bit by bit.
 type Addressing struct {
+	Network Network
+	LRH     LRH // of InfiniBand
+
 	SrcMAC, DstMAC [6]byte
 	Tagged         bool   // the frame has an 802.1Q tag
 	TCI            uint16 // tag control information: priority, DEI and VLAN ID
 
-	Src, Dst    netip.Addr // of the same family; IPv4-mapped IPv6 addresses are not allowed
-	TClass      uint8      // IPv6 traffic class or IPv4 type of service, including the ECN bits
-	HopLimit    uint8      // IPv6 hop limit or IPv4 time to live
-	FlowLabel   uint32     // IPv6, 20 bits
-	ID          uint16     // IPv4 Identification
-	MayFragment bool       // IPv4: the DF bit is clear; RoCEv2 senders set it
+	// Src and Dst are IP addresses of the same family; IPv4-mapped IPv6 addresses are not allowed.
+	// In a GRH they are GIDs, where an IPv4 address stands for the IPv4-mapped GID. Without a GRH
+	// they are those of the LIDs: see LIDAddr.
+	Src, Dst    netip.Addr
+	TClass      uint8  // IPv6 traffic class or IPv4 type of service, including the ECN bits
+	HopLimit    uint8  // IPv6 hop limit or IPv4 time to live
+	FlowLabel   uint32 // IPv6, 20 bits
+	ID          uint16 // IPv4 Identification
+	MayFragment bool   // IPv4: the DF bit is clear; RoCEv2 senders set it
 
 	SrcPort     uint16
 	DstPort     uint16 // 0 means UDPPort
@@ -49,28 +64,51 @@ type Addressing struct {
 }
 
 // HeaderLen returns the number of bytes that PutHeaders writes.
-func (a *Addressing) HeaderLen() int { return a.ethernetLen() + a.IPHeaderLen() }
+func (a *Addressing) HeaderLen() int { return a.linkLen() + a.IPHeaderLen() }
 
-// IPHeaderLen returns the number of bytes that PutIP writes: IP and UDP header.
+// IPHeaderLen returns the number of bytes that PutIP writes: IP and UDP header, or the GRH.
 func (a *Addressing) IPHeaderLen() int {
-	if a.Src.Is4() {
+	switch {
+	case a.IsIPv4():
 		return IPv4Len + UDPLen
+	case a.Network == RoCEv2:
+		return IPv6Len + UDPLen
+	case a.HasGRH():
+		return GRHLen
 	}
-	return IPv6Len + UDPLen
+	return 0
 }
 
-func (a *Addressing) ethernetLen() int {
-	if a.Tagged {
+// IsIPv4 reports whether the packet has an IPv4 header.
+func (a *Addressing) IsIPv4() bool { return a.Network == RoCEv2 && a.Src.Is4() }
+
+// IsCE reports whether the network marked the packet as having met congestion, in its IP header
+// (RFC 3168).
+func (a *Addressing) IsCE() bool { return a.Network == RoCEv2 && a.TClass&3 == 3 }
+
+// HasGRH reports whether the packet has a GRH.
+func (a *Addressing) HasGRH() bool { return a.Network == InfiniBand && a.LRH.LNH == LNHGlobal }
+
+func (a *Addressing) linkLen() int {
+	switch {
+	case a.Network == InfiniBand:
+		return LRHLen
+	case a.Tagged:
 		return EthernetLen + VLANLen
 	}
 	return EthernetLen
 }
 
-// PutHeaders writes the Ethernet, IP and UDP headers to b and returns their length. udpPayloadLen
-// is the length from BTH to ICRC; for a super-packet, that of all its segments together. b needs
-// room for MaxFrameHeaderLen bytes.
+// PutHeaders writes the headers before the BTH to b and returns their length. udpPayloadLen is the
+// length from BTH to ICRC; for a super-packet, that of all its segments together. b needs room for
+// MaxFrameHeaderLen bytes.
 func (a *Addressing) PutHeaders(b []byte, udpPayloadLen int) int {
-	n := a.putEthernet(b)
+	var n int
+	if a.Network == InfiniBand {
+		n = a.LRH.put(b, a.HeaderLen()+udpPayloadLen)
+	} else {
+		n = a.putEthernet(b)
+	}
 	return n + a.PutIP(b[n:], udpPayloadLen)
 }
 
@@ -85,21 +123,26 @@ func (a *Addressing) putEthernet(b []byte) int {
 		n = 16
 	}
 	kind := uint16(etherTypeIPv6)
-	if a.Src.Is4() {
+	if a.IsIPv4() {
 		kind = etherTypeIPv4
 	}
 	be.PutUint16(b[n:], kind)
 	return n + 2
 }
 
-// PutIP writes the IP and UDP headers to b and returns their length. See PutHeaders for
-// udpPayloadLen.
+// PutIP writes the IP and UDP headers, or the GRH, to b and returns their length. See PutHeaders
+// for udpPayloadLen.
 func (a *Addressing) PutIP(b []byte, udpPayloadLen int) int {
 	n := 0
-	if a.Src.Is4() {
+	switch {
+	case a.IsIPv4():
 		n = a.putIPv4(b, udpPayloadLen)
-	} else {
-		n = a.putIPv6(b, udpPayloadLen)
+	case a.Network == RoCEv2:
+		n = a.putIPv6(b, UDPLen+udpPayloadLen, protocolUDP)
+	case a.HasGRH():
+		return a.putIPv6(b, udpPayloadLen, nextHeaderBTH)
+	default:
+		return 0
 	}
 	a.putUDP(b[n:], udpPayloadLen)
 	return n + UDPLen
@@ -128,12 +171,14 @@ func (a *Addressing) fragmentField() uint16 {
 	return flagDF
 }
 
-func (a *Addressing) putIPv6(b []byte, udpPayloadLen int) int {
+// putIPv6 writes an IPv6 header or a GRH, which has the same layout, before payloadLen bytes of the
+// header with number next.
+func (a *Addressing) putIPv6(b []byte, payloadLen int, next uint8) int {
 	_ = b[IPv6Len-1]
 	be := binary.BigEndian
 	be.PutUint32(b, 6<<28|uint32(a.TClass)<<20|a.FlowLabel&0xfffff)
-	be.PutUint16(b[4:], uint16(UDPLen+udpPayloadLen))
-	b[6], b[7] = protocolUDP, a.HopLimit
+	be.PutUint16(b[4:], uint16(payloadLen))
+	b[6], b[7] = next, a.HopLimit
 	src, dst := a.Src.As16(), a.Dst.As16()
 	copy(b[8:24], src[:])
 	copy(b[24:40], dst[:])

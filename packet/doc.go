@@ -1,6 +1,6 @@
-// Package packet encodes and decodes RoCEv2 packets: the InfiniBand base and extended transport
-// headers, the opcode table, the invariant CRC, and the Ethernet, IP and UDP headers that enclose
-// them.
+// Package packet encodes and decodes RoCEv2 and InfiniBand packets: the base and extended transport
+// headers, the opcode table, the invariant CRC, and what encloses them: Ethernet, IP and UDP
+// headers or InfiniBand's LRH, GRH and variant CRC.
 //
 // It does no I/O and keeps no state. Functions allocate only to report an error. Every field of a
 // header survives decoding and encoding, reserved bits included. Package rocelayers offers the same

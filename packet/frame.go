@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// Reasons for which a frame is rejected; match with errors.Is. ParseFrame returns a *ParseError,
-// which adds the offset.
+// Reasons for which a frame is rejected; match with errors.Is. ParseFrame, ParseIP and
+// ParseInfiniBand return a *ParseError, which adds the offset.
 var (
 	ErrNotRoCE   = errors.New("not a RoCEv2 packet")
 	ErrTruncated = errors.New("frame is shorter than its headers announce")
@@ -16,12 +16,13 @@ var (
 	ErrIPOptions = errors.New("IPv4 options in a RoCEv2 packet")
 	ErrFragment  = errors.New("fragment of an IP packet")
 	ErrUDPLength = errors.New("UDP length does not match IP length")
+	ErrGRHLength = errors.New("payload length of the GRH does not match the packet length of the LRH")
 )
 
 // ParseError says why a frame was rejected and at which byte.
 type ParseError struct {
 	Reason error
-	Offset int // in the argument of ParseFrame or ParseIP
+	Offset int // in the argument of the function
 }
 
 func (e *ParseError) Error() string { return fmt.Sprintf("offset %d: %v", e.Offset, e.Reason) }
@@ -31,12 +32,13 @@ func (e *ParseError) Unwrap() error { return e.Reason }
 
 func parseError(reason error, offset int) error { return &ParseError{reason, offset} }
 
-// Frame is a parsed RoCEv2 frame: its addressing, and slices of the bytes that it was parsed from.
+// Frame is a parsed frame: its addressing, and slices of the bytes that it was parsed from.
 type Frame struct {
 	Addressing
-	IP        []byte // from IP header to ICRC
+	Link      []byte // of InfiniBand, from LRH to ICRC
+	IP        []byte // from IP header or GRH to ICRC; nil without them
 	Transport []byte // from BTH to ICRC, at least BTHLen+ICRCLen bytes
-	Trailer   []byte // Ethernet padding after the IP packet
+	Trailer   []byte // after the ICRC: Ethernet padding, or the VCRC
 }
 
 // ParseFrame parses the Ethernet frame b into f. The slices of f refer to b. It allocates only to
@@ -56,6 +58,7 @@ func ParseIP(b []byte, f *Frame) error {
 	if len(b) == 0 {
 		return parseError(ErrTruncated, 0)
 	}
+	f.Network, f.LRH, f.Link = RoCEv2, LRH{}, nil
 	f.SrcMAC, f.DstMAC, f.Tagged, f.TCI = [6]byte{}, [6]byte{}, false, 0
 	switch b[0] >> 4 {
 	case 4:
@@ -70,6 +73,7 @@ func (f *Frame) parseEthernet(b []byte) (n int, kind uint16, err error) {
 	if len(b) < EthernetLen {
 		return 0, 0, parseError(ErrTruncated, len(b))
 	}
+	f.Network, f.LRH, f.Link = RoCEv2, LRH{}, nil
 	copy(f.DstMAC[:], b)
 	copy(f.SrcMAC[:], b[6:])
 	n, kind = EthernetLen, binary.BigEndian.Uint16(b[12:])
@@ -95,7 +99,7 @@ func (f *Frame) parseNetwork(b []byte, at int, kind uint16) error {
 		total, err = f.parseIPv4(b, at)
 	case etherTypeIPv6:
 		header = IPv6Len
-		total, err = f.parseIPv6(b, at)
+		total, err = f.parseIPv6(b, at, protocolUDP)
 	default:
 		return parseError(ErrNotRoCE, at-2)
 	}
@@ -159,7 +163,9 @@ func (f *Frame) parseIPv4(b []byte, at int) (total int, err error) {
 	return int(be.Uint16(ip[2:])), nil
 }
 
-func (f *Frame) parseIPv6(b []byte, at int) (total int, err error) {
+// parseIPv6 parses an IPv6 header or a GRH, which has the same layout, if it announces the header
+// with number next.
+func (f *Frame) parseIPv6(b []byte, at int, next uint8) (total int, err error) {
 	if len(b) < at+IPv6Len {
 		return 0, parseError(ErrTruncated, len(b))
 	}
@@ -169,7 +175,7 @@ func (f *Frame) parseIPv6(b []byte, at int) (total int, err error) {
 	if w>>28 != 6 {
 		return 0, parseError(ErrIPHeader, at)
 	}
-	if ip[6] != protocolUDP {
+	if ip[6] != next {
 		return 0, parseError(ErrNotRoCE, at+6)
 	}
 	f.TClass, f.FlowLabel, f.HopLimit = uint8(w>>20), w&0xfffff, ip[7]
@@ -193,11 +199,11 @@ func (f *Frame) ICRCOK() bool {
 // IPChecksumOK reports whether the IPv4 header checksum is correct. It is true for IPv6, which has
 // none.
 func (f *Frame) IPChecksumOK() bool {
-	return !f.Src.Is4() || ipv4Checksum(f.IP) == 0
+	return !f.IsIPv4() || ipv4Checksum(f.IP) == 0
 }
 
-// AppendFrame appends a complete frame to b: the headers of a, the packet t and its ICRC. It copies
-// the payload, and is meant for tests and captures.
+// AppendFrame appends a complete frame to b: the headers of a, the packet t, its ICRC, and the VCRC
+// of InfiniBand. It copies the payload, and is meant for tests and captures.
 func AppendFrame(b []byte, a *Addressing, t *Tx) []byte {
 	at := len(b)
 	b = append(b, make([]byte, a.HeaderLen())...)
@@ -207,5 +213,9 @@ func AppendFrame(b []byte, a *Addressing, t *Tx) []byte {
 		b = append(b, p...)
 	}
 	b = append(b, padding[:t.Pad]...)
-	return binary.LittleEndian.AppendUint32(b, ICRCTx(a, t))
+	b = binary.LittleEndian.AppendUint32(b, ICRCTx(a, t))
+	if a.Network == InfiniBand {
+		b = binary.LittleEndian.AppendUint16(b, VCRC(b[at:]))
+	}
+	return b
 }

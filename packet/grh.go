@@ -12,8 +12,12 @@ type GRH [GRHLen]byte
 // Put fills g with the IP header of a packet whose addressing is a. udpPayloadLen is the length
 // from BTH to ICRC.
 func (g *GRH) Put(a *Addressing, udpPayloadLen int) {
-	if !a.Src.Is4() {
-		a.putIPv6(g[:], udpPayloadLen)
+	switch {
+	case a.Network != RoCEv2:
+		a.putIPv6(g[:], udpPayloadLen, nextHeaderBTH)
+		return
+	case !a.Src.Is4():
+		a.putIPv6(g[:], UDPLen+udpPayloadLen, protocolUDP)
 		return
 	}
 	clear(g[:GRHLen-IPv4Len])

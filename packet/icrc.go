@@ -10,9 +10,10 @@ import (
 const BTHMaskedByte = 4
 
 // The invariant CRC (IBTA 7.8.1, annex A17.3.3) is the CRC-32 of IEEE 802.3 over eight bytes of
-// ones in place of the LRH, followed by the packet from IP header to pad. Fields that switches and
-// routers may change count as ones: type of service, TTL and header checksum, or traffic class,
-// flow label and hop limit; the UDP checksum; and BTH byte 4. It is sent least significant byte
+// ones in place of the LRH, followed by the packet from IP header or GRH to pad. Fields that
+// switches and routers may change count as ones: type of service, TTL and header checksum, or
+// traffic class, flow label and hop limit; the UDP checksum; and BTH byte 4. An LRH without a GRH
+// is not routed: then it counts itself, except for its VL. The CRC is sent least significant byte
 // first.
 
 // seed is the register after the eight bytes of ones.
@@ -21,7 +22,7 @@ const seed = 0xdebb20e3
 // An ICRCBase is the part of the ICRC that packets have in common if they have the same addressing,
 // except for the Identification, and the same length: the segments of a super-packet.
 type ICRCBase struct {
-	crc uint32 // register after IP and UDP header, with Identification 0
+	crc uint32 // register before the BTH, with Identification 0
 	is4 bool
 }
 
@@ -32,18 +33,30 @@ func (a *Addressing) ICRCBase(n int) ICRCBase {
 	tail := uint64(swap(udpLen)) | 0xffff<<16 // UDP checksum
 	le := binary.LittleEndian
 	c := uint32(seed)
-	if !a.Src.Is4() {
-		src, dst := a.Src.As16(), a.Dst.As16()
-		c = update8(c, 0xffffff6f|uint64(swap(udpLen))<<32|protocolUDP<<48|0xff<<56)
-		c = update8(update8(c, le.Uint64(src[:])), le.Uint64(src[8:]))
-		c = update8(update8(c, le.Uint64(dst[:])), le.Uint64(dst[8:]))
-		return ICRCBase{crc: update8(c, ports|tail<<32)}
+	switch {
+	case a.HasGRH():
+		return ICRCBase{crc: a.icrcIPv6(uint16(n+ICRCLen), nextHeaderBTH)}
+	case a.Network == InfiniBand:
+		var lrh [LRHLen]byte
+		a.LRH.put(lrh[:], LRHLen+n+ICRCLen)
+		return ICRCBase{crc: update8(^uint32(0), le.Uint64(lrh[:])|lrhMasked)}
+	case !a.Src.Is4():
+		return ICRCBase{crc: update8(a.icrcIPv6(udpLen, protocolUDP), ports|tail<<32)}
 	}
 	src, dst := a.Src.As4(), a.Dst.As4()
 	c = update8(c, 0xff45|uint64(swap(IPv4Len+udpLen))<<16|uint64(swap(a.fragmentField()))<<48)
 	c = update8(c, 0xffff00ff|protocolUDP<<8|uint64(le.Uint32(src[:]))<<32)
 	c = update8(c, uint64(le.Uint32(dst[:]))|ports<<32)
 	return ICRCBase{crc: update4(c, uint32(tail)), is4: true}
+}
+
+// icrcIPv6 returns the register behind an IPv6 header or GRH: see putIPv6.
+func (a *Addressing) icrcIPv6(payloadLen uint16, next uint8) uint32 {
+	le := binary.LittleEndian
+	src, dst := a.Src.As16(), a.Dst.As16()
+	c := update8(seed, 0xffffff6f|uint64(swap(payloadLen))<<32|uint64(next)<<48|0xff<<56)
+	c = update8(update8(c, le.Uint64(src[:])), le.Uint64(src[8:]))
+	return update8(update8(c, le.Uint64(dst[:])), le.Uint64(dst[8:]))
 }
 
 // swap converts v to network byte order, the first byte lowest.
