@@ -27,23 +27,33 @@ type DecodeOptions struct {
 
 // Summary counts the frames of a capture.
 type Summary struct {
-	RoCE      int // RoCEv2 packets, including those with a wrong ICRC or unreadable headers
-	BadICRC   int
-	Malformed int // RoCEv2 packets or frames whose headers could not be parsed completely
-	Other     int // frames of other protocols
-	Cut       int // RoCEv2 packets that the capture truncated
-	Again     int // packets that were sent again, according to DecodeOptions.Remark
-	Filtered  int // RoCEv2 packets that DecodeOptions.Filter left out
-	Lost      int // frames that the capture lost, according to the file
-	Notes     int
+	RoCE       int // RoCEv2 and InfiniBand packets, also with a wrong ICRC or unreadable headers
+	InfiniBand int // those of InfiniBand
+	BadICRC    int
+	BadVCRC    int // of InfiniBand packets
+	Malformed  int // packets or frames whose headers could not be parsed completely
+	Other      int // frames of other protocols
+	Cut        int // RoCEv2 packets that the capture truncated
+	Again      int // packets that were sent again, according to DecodeOptions.Remark
+	Filtered   int // RoCEv2 packets that DecodeOptions.Filter left out
+	Lost       int // frames that the capture lost, according to the file
+	Notes      int
 }
 
 func (s Summary) String() string {
-	text := fmt.Sprintf("%d RoCEv2 packets, %d with a wrong ICRC, %d malformed", s.RoCE, s.BadICRC, s.Malformed)
+	text := fmt.Sprintf("%d RoCEv2 packets", s.RoCE-s.InfiniBand)
+	switch s.InfiniBand {
+	case 0:
+	case s.RoCE:
+		text = fmt.Sprintf("%d InfiniBand packets", s.InfiniBand)
+	default:
+		text += fmt.Sprintf(" and %d InfiniBand packets", s.InfiniBand)
+	}
+	text += fmt.Sprintf(", %d with a wrong ICRC, %d malformed", s.BadICRC, s.Malformed)
 	for _, c := range []struct {
 		n    int
 		what string
-	}{{s.Cut, "cut by the capture"}, {s.Again, "sent again"}, {s.Filtered, "left out by the filter"}, {s.Lost, "lost by the capture"}, {s.Notes, "notes"}} {
+	}{{s.BadVCRC, "with a wrong VCRC"}, {s.Cut, "cut by the capture"}, {s.Again, "sent again"}, {s.Filtered, "left out by the filter"}, {s.Lost, "lost by the capture"}, {s.Notes, "notes"}} {
 		if c.n > 0 {
 			text += fmt.Sprintf(", %d %s", c.n, c.what)
 		}
@@ -136,6 +146,8 @@ func (d *decoder) line(rec Record) ([]byte, error) {
 		return d.other(rec, err)
 	}
 	d.sum.RoCE++
+	d.sum.InfiniBand += bit(p.Network == packet.InfiniBand)
+	d.sum.BadVCRC += bit(!p.Cut && !p.VCRCOK())
 	d.sum.Cut += bit(p.Cut)
 	d.sum.Malformed += bit(p.Err != nil && !p.Cut)
 	d.sum.BadICRC += bit(!p.Cut && !p.ICRCOK())

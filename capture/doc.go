@@ -1,6 +1,8 @@
-// Package capture reads, writes and decodes captures of RoCEv2 traffic.
+// Package capture reads, writes and decodes captures of RoCEv2 traffic, and reads and decodes those
+// of InfiniBand.
 //
-// A Reader yields the frames of a pcap or pcapng file, and a Writer writes frames to a pcapng file.
+// A Reader yields the frames of a pcap, pcapng or ERF file, and a Writer writes frames to a pcapng
+// file.
 // A Recorder keeps them in memory, so that a test can make assertions:
 //
 //	rec := capture.NewRecorder() // for verbstest.WithCapture

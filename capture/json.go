@@ -50,19 +50,22 @@ type jsonPacket struct {
 	PayloadLen int     `json:"payload_len"`
 	ICRC       *uint32 `json:"icrc,omitempty"`
 	ICRCOK     *bool   `json:"icrc_ok,omitempty"`
+	VCRC       *uint16 `json:"vcrc,omitempty"` // InfiniBand, if the capture has it
+	VCRCOK     *bool   `json:"vcrc_ok,omitempty"`
 	Captured   int     `json:"captured,omitempty"` // bytes of a frame that the capture truncated
 
-	SrcPort     uint16  `json:"src_port"`
-	DstPort     uint16  `json:"dst_port"`
-	UDPChecksum uint16  `json:"udp_checksum"`
-	TClass      uint8   `json:"tclass"`
-	HopLimit    uint8   `json:"hop_limit"`
-	IPID        *uint16 `json:"ip_id,omitempty"` // IPv4
-	DF          *bool   `json:"df,omitempty"`
-	FlowLabel   *uint32 `json:"flow_label,omitempty"` // IPv6
-	SrcMAC      string  `json:"src_mac,omitempty"`
-	DstMAC      string  `json:"dst_mac,omitempty"`
-	VLAN        *uint16 `json:"vlan,omitempty"` // the whole TCI
+	SrcPort     *uint16  `json:"src_port,omitempty"` // UDP
+	DstPort     *uint16  `json:"dst_port,omitempty"`
+	UDPChecksum *uint16  `json:"udp_checksum,omitempty"`
+	TClass      *uint8   `json:"tclass,omitempty"` // IP and GRH
+	HopLimit    *uint8   `json:"hop_limit,omitempty"`
+	IPID        *uint16  `json:"ip_id,omitempty"` // IPv4
+	DF          *bool    `json:"df,omitempty"`
+	FlowLabel   *uint32  `json:"flow_label,omitempty"` // IPv6 and GRH
+	SrcMAC      string   `json:"src_mac,omitempty"`
+	DstMAC      string   `json:"dst_mac,omitempty"`
+	VLAN        *uint16  `json:"vlan,omitempty"` // the whole TCI
+	LRH         *jsonLRH `json:"lrh,omitempty"`  // InfiniBand
 
 	Error string `json:"error,omitempty"` // why the extended headers are missing
 
@@ -72,6 +75,16 @@ type jsonPacket struct {
 }
 
 type (
+	jsonLRH struct {
+		VL        uint8  `json:"vl"`
+		LVer      uint8  `json:"lver"`
+		SL        uint8  `json:"sl"`
+		Reserved2 uint8  `json:"reserved2,omitempty"`
+		LNH       uint8  `json:"lnh"`
+		DLID      uint16 `json:"dlid"`
+		Reserved5 uint8  `json:"reserved5,omitempty"`
+		SLID      uint16 `json:"slid"`
+	}
 	jsonXRCETH struct {
 		SRQ      uint32 `json:"srq"`
 		Reserved uint8  `json:"reserved,omitempty"`
@@ -145,13 +158,16 @@ func (p *Packet) json(r *Remark) ([]byte, error) {
 		DestQP: p.DestQP, PSN: p.PSN, AckReq: p.AckReq, Solicited: p.Solicited, MigReq: p.MigReq,
 		Pad: p.Pad, TVer: p.TVer, PKey: p.PKey, FECN: p.FECN, BECN: p.BECN, Reserved6: p.Reserved6, Reserved7: p.Reserved7,
 		PayloadLen: p.payloadLen(), Comments: p.Comments,
-		SrcPort: p.SrcPort, DstPort: p.DstPort, UDPChecksum: p.UDPChecksum, TClass: p.TClass, HopLimit: p.HopLimit,
 	}
 	if p.Cut {
 		j.Captured = len(p.Data)
 	} else {
 		icrc, ok := p.ICRC(), p.ICRCOK()
 		j.ICRC, j.ICRCOK = &icrc, &ok
+		if vcrc, ok := p.VCRC(); ok {
+			good := p.VCRCOK()
+			j.VCRC, j.VCRCOK = &vcrc, &good
+		}
 	}
 	j.setAddressing(p)
 	if p.Err != nil {
@@ -168,11 +184,20 @@ func epoch(t time.Time) json.Number {
 }
 
 func (j *jsonPacket) setAddressing(p *Packet) {
-	if p.Src.Is4() {
+	if p.Network == packet.RoCEv2 {
+		j.SrcPort, j.DstPort, j.UDPChecksum = &p.SrcPort, &p.DstPort, &p.UDPChecksum
+	}
+	if p.IsIPv4() {
 		df := !p.MayFragment
 		j.IPID, j.DF = &p.ID, &df
-	} else {
+	} else if p.Network == packet.RoCEv2 || p.HasGRH() {
 		j.FlowLabel = &p.FlowLabel
+	}
+	if p.Network == packet.RoCEv2 || p.HasGRH() {
+		j.TClass, j.HopLimit = &p.TClass, &p.HopLimit
+	}
+	if h := &p.LRH; p.Network == packet.InfiniBand {
+		j.LRH = &jsonLRH{h.VL, h.LVer, h.SL, h.Reserved2, h.LNH, h.DLID, h.Reserved5, h.SLID}
 	}
 	if p.LinkType == Ethernet {
 		j.SrcMAC, j.DstMAC = mac(p.SrcMAC), mac(p.DstMAC)

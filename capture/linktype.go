@@ -17,14 +17,17 @@ const (
 	RawIP    LinkType = 101 // begins with the IP header
 	LinuxSLL LinkType = 113 // "cooked", as written by tcpdump -i any
 	LinuxSL2 LinkType = 276 // cooked, version 2
+
+	ERF        LinkType = 197 // records of Endace's format: see erf.go
+	InfiniBand LinkType = 247 // begins with the LRH
 )
 
 // ErrLinkType means that the frames of a capture have an unsupported link type.
-var ErrLinkType = errors.New("unsupported link type: want Ethernet (1), raw IP (101) or Linux cooked (113, 276)")
+var ErrLinkType = errors.New("unsupported link type: want Ethernet (1), raw IP (101), Linux cooked (113, 276), InfiniBand (247) or ERF (197)")
 
 func (l LinkType) check() error {
 	switch l {
-	case Ethernet, RawIP, LinuxSLL, LinuxSL2:
+	case Ethernet, RawIP, LinuxSLL, LinuxSL2, ERF, InfiniBand:
 		return nil
 	}
 	return fmt.Errorf("link type %d: %w", l, ErrLinkType)
@@ -42,6 +45,10 @@ func (l LinkType) parse(b []byte, f *packet.Frame) error {
 		return parseCooked(b, 16, 14, f)
 	case LinuxSL2:
 		return parseCooked(b, 20, 0, f)
+	case InfiniBand:
+		return packet.ParseInfiniBand(b, f)
+	case ERF: // a record that erfFrame could not take apart
+		return &packet.ParseError{Reason: packet.ErrTruncated, Offset: len(b)}
 	}
 	return &packet.ParseError{Reason: packet.ErrNotRoCE}
 }

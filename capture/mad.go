@@ -5,10 +5,12 @@ import (
 	"strconv"
 
 	"softroce/cm"
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
-// A MAD is a management datagram: the payload of a UD packet to QP 1.
+// A MAD is a management datagram: the payload of a UD packet to QP 1 or, of subnet management, QP
+// 0.
 type MAD struct {
 	Class     uint8
 	Method    uint8
@@ -16,14 +18,15 @@ type MAD struct {
 	Status    uint16
 	TID       uint64
 
-	// Message is the name of a connection manager message ("REQ"), empty for any other MAD.
+	// Message is the name of a connection manager message ("REQ"), or that of another MAD in the
+	// notation of the specification ("SubnGet(NodeInfo)").
 	Message string
-	// Fields are the fields of a connection manager message, in the order in which Decode prints
-	// them.
+	// Fields are the fields of a connection manager or subnet management message, in the order in
+	// which Decode prints them.
 	Fields []MADField
 }
 
-// A MADField is a field of a connection manager message.
+// A MADField is a field of a message.
 type MADField struct {
 	Name  string
 	Value any    // uint32, uint64, string, netip.Addr or netip.AddrPort
@@ -32,7 +35,7 @@ type MADField struct {
 
 // MAD returns the management datagram that the packet carries; false if it carries none.
 func (p *Packet) MAD() (MAD, bool) {
-	if p.Err != nil || p.Opcode.Service() != packet.UD || p.DestQP != cm.GSIQPN {
+	if p.Err != nil || p.Opcode.Service() != packet.UD || p.DestQP != cm.GSIQPN && p.DestQP != ib.SMIQPN {
 		return MAD{}, false
 	}
 	h, m, err := cm.Parse(p.Payload)
@@ -40,11 +43,18 @@ func (p *Packet) MAD() (MAD, bool) {
 		return MAD{}, false
 	}
 	d := MAD{Class: h.Class, Method: h.Method, Attribute: uint16(h.Attribute), Status: h.Status, TID: h.TID}
-	if m != nil {
-		d.Message = m.Attribute().String()
-		for _, f := range cm.Describe(m) {
-			d.Fields = append(d.Fields, madField(f))
-		}
+	var fields []cm.Field
+	switch {
+	case m != nil:
+		d.Message, fields = m.Attribute().String(), cm.Describe(m)
+	case ib.IsSubn(h.Class):
+		fields = smpFields(&d, p.Payload)
+		fallthrough
+	default:
+		d.Message = ib.MADName(h.Class, h.Method, d.Attribute)
+	}
+	for _, f := range fields {
+		d.Fields = append(d.Fields, madField(f))
 	}
 	return d, true
 }
@@ -72,11 +82,11 @@ func (p *Packet) appendMAD(b []byte) []byte {
 	if !ok {
 		return b
 	}
-	if d.Message == "" {
-		return fmt.Appendf(b, " mad.class=%#x mad.method=%#x mad.attribute=%#x mad.status=%#x mad.tid=%#x",
-			d.Class, d.Method, d.Attribute, d.Status, d.TID)
+	b = fmt.Appendf(b, " mad.message=%s", d.Message)
+	if d.Class != ib.ClassCM || len(d.Fields) == 0 {
+		b = fmt.Appendf(b, " mad.class=%#x mad.method=%#x mad.attribute=%#x mad.status=%#x", d.Class, d.Method, d.Attribute, d.Status)
 	}
-	b = fmt.Appendf(b, " mad.message=%s mad.tid=%#x", d.Message, d.TID)
+	b = fmt.Appendf(b, " mad.tid=%#x", d.TID)
 	for _, f := range d.Fields {
 		b = fmt.Appendf(b, " mad.%s=%s", f.Name, f.Text)
 	}
@@ -89,8 +99,8 @@ type jsonMAD struct {
 	Attribute uint16         `json:"attribute"`
 	Status    uint16         `json:"status"`
 	TID       hex64          `json:"tid"`
-	Message   string         `json:"message,omitempty"` // of the connection manager: "REQ"
-	Fields    map[string]any `json:"fields,omitempty"`  // of the message
+	Message   string         `json:"message"`          // "REQ", "SubnGet(NodeInfo)"
+	Fields    map[string]any `json:"fields,omitempty"` // of the message
 }
 
 func (j *jsonPacket) setMAD(p *Packet) {
@@ -101,7 +111,7 @@ func (j *jsonPacket) setMAD(p *Packet) {
 	j.MAD = &jsonMAD{
 		Class: d.Class, Method: d.Method, Attribute: d.Attribute, Status: d.Status, TID: hex64(d.TID), Message: d.Message,
 	}
-	if d.Message == "" {
+	if len(d.Fields) == 0 {
 		return
 	}
 	j.MAD.Fields = map[string]any{}

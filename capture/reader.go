@@ -13,7 +13,7 @@ import (
 // Reasons why a file cannot be read completely; match with errors.Is. The Reader returns them as a
 // *FormatError.
 var (
-	ErrNotCapture = errors.New("not a pcap or pcapng capture")
+	ErrNotCapture = errors.New("not a pcap, pcapng or ERF capture")
 	ErrTruncated  = errors.New("file is truncated")
 	ErrCorrupt    = errors.New("capture is corrupt")
 )
@@ -36,7 +36,7 @@ func (e *FormatError) Unwrap() error { return e.Reason }
 // not exhaust memory. A super-packet has 64 KiB.
 const maxRecord = 1 << 20
 
-// A Reader reads a pcap or pcapng file frame by frame.
+// A Reader reads a pcap, pcapng or ERF file frame by frame.
 type Reader struct {
 	src    *source
 	format format
@@ -92,9 +92,12 @@ func NewReader(r io.Reader, name string) (*Reader, error) {
 		return nil, src.fail(0, fmt.Errorf("%w: compressed by gzip, uncompress it first", ErrNotCapture))
 	}
 	c := &Reader{src: src}
-	if binary.LittleEndian.Uint32(magic) == blockSection {
+	switch {
+	case binary.LittleEndian.Uint32(magic) == blockSection:
 		c.format, err = newPcapng(src)
-	} else {
+	case isERF(src):
+		c.format = &erf{source: src}
+	default:
 		c.format, err = newPcap(src)
 	}
 	if err != nil {
@@ -113,6 +116,9 @@ func (c *Reader) Next() (Record, error) {
 	if err != nil {
 		c.err = err
 		return Record{}, err
+	}
+	if rec.LinkType == ERF {
+		rec = erfFrame(rec)
 	}
 	c.number++
 	rec.No = c.number

@@ -13,6 +13,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
@@ -181,15 +182,15 @@ func TestReaderErrorsNameFileOffsetAndReason(t *testing.T) {
 		reason error
 		text   string
 	}{
-		"empty":       {nil, ErrNotCapture, "f: offset 0: not a pcap or pcapng capture: file is empty"},
-		"two bytes":   {[]byte("ab"), ErrNotCapture, "f: offset 0: not a pcap or pcapng capture: file has 2 bytes"},
-		"text":        {[]byte("#!/bin/sh"), ErrNotCapture, "f: offset 0: not a pcap or pcapng capture: begins with 23 21 2f 62"},
-		"gzip":        {[]byte("\x1f\x8b\x08\x00"), ErrNotCapture, "f: offset 0: not a pcap or pcapng capture: compressed by gzip, uncompress it first"},
+		"empty":       {nil, ErrNotCapture, "f: offset 0: not a pcap, pcapng or ERF capture: file is empty"},
+		"two bytes":   {[]byte("ab"), ErrNotCapture, "f: offset 0: not a pcap, pcapng or ERF capture: file has 2 bytes"},
+		"text":        {[]byte("#!/bin/sh"), ErrNotCapture, "f: offset 0: not a pcap, pcapng or ERF capture: begins with 23 21 2f 62"},
+		"gzip":        {[]byte("\x1f\x8b\x08\x00"), ErrNotCapture, "f: offset 0: not a pcap, pcapng or ERF capture: compressed by gzip, uncompress it first"},
 		"pcap header": {words(le, pcapMicro, 1), ErrTruncated, "f: offset 0: file is truncated: file header of 24 bytes ends after 8"},
 		"pcap version": {words(le, pcapMicro, uint16(9), uint16(4), 0, 0, 0, 1), ErrCorrupt,
 			"f: offset 4: capture is corrupt: pcap version 9"},
 		"pcap link type": {words(le, pcapMicro, uint16(2), uint16(4), 0, 0, 0, 105), ErrLinkType,
-			"f: offset 20: link type 105: unsupported link type: want Ethernet (1), raw IP (101) or Linux cooked (113, 276)"},
+			"f: offset 20: link type 105: unsupported link type: want Ethernet (1), raw IP (101), Linux cooked (113, 276), InfiniBand (247) or ERF (197)"},
 		"pcap record cut":   {pcapOf(le, pcapMicro, make([]byte, 9))[:47], ErrTruncated, "f: offset 24: file is truncated: record of 25 bytes ends after 23"},
 		"pcap record, huge": {words(le, pcapOf(le, pcapMicro, nil), 0, 0, 1<<20+1, 0), ErrCorrupt, "f: offset 48: capture is corrupt: record of 1048577 bytes"},
 		"byte order mark": {words(le, blockSection, 28, 0x11223344, 0, 0, 0, 28), ErrCorrupt,
@@ -315,6 +316,11 @@ func FuzzReader(f *testing.F) {
 	}
 	for _, b := range hostileNotes {
 		f.Add(b)
+	}
+	for _, b := range [][]byte{ibFrame(false, 0, marked(packet.SendOnly), nil), ibFrame(true, 0, marked(packet.ReadRequest), nil), madFrame(0, ib.ClassSubnDirect, 1, 0x11, nil)} {
+		f.Add(pcapFile(InfiniBand, b))
+		f.Add(pcapFile(ERF, erfRecord(erfInfiniBand, 1, 0, b)))
+		f.Add(erfRecord(erfInfiniBand, 1, 3, b))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var out bytes.Buffer

@@ -21,11 +21,13 @@ func (p *Packet) AppendShort(b []byte, start time.Time) []byte {
 		shown bool
 		text  string
 	}{
-		{p.AckReq, "ack_req"}, {p.Solicited, "se"}, {p.FECN, "fecn"}, {p.BECN, "becn"}, {p.TClass&3 == 3, "ce"},
+		{p.AckReq, "ack_req"}, {p.Solicited, "se"}, {p.FECN, "fecn"}, {p.BECN, "becn"}, {p.IsCE(), "ce"},
 		{p.TVer != 0, fmt.Sprintf("tver %d", p.TVer)}, {p.PKey != packet.DefaultPKey, fmt.Sprintf("pkey %#04x", p.PKey)},
 		{p.Reserved6 != 0, fmt.Sprintf("resv6 %#x", p.Reserved6)}, {p.Reserved7 != 0, fmt.Sprintf("resv7 %#x", p.Reserved7)},
 		{p.Tagged, fmt.Sprintf("vlan %d", p.TCI&0xfff)}, {p.MayFragment, "df 0"},
-		{p.Cut, "cut"}, {!p.Cut && !p.ICRCOK(), "ICRC BAD"}, {p.Err != nil, fmt.Sprintf("error %q", fmt.Sprint(p.Err))},
+		{p.HasGRH(), fmt.Sprintf("lid %d > %d", p.LRH.SLID, p.LRH.DLID)}, {p.LRH.SL != 0, fmt.Sprintf("sl %d", p.LRH.SL)},
+		{p.Cut, "cut"}, {!p.Cut && !p.ICRCOK(), "ICRC BAD"}, {!p.Cut && !p.VCRCOK(), "VCRC BAD"},
+		{p.Err != nil, fmt.Sprintf("error %q", fmt.Sprint(p.Err))},
 	} {
 		if f.shown {
 			b = append(append(b, ' '), f.text...)
@@ -65,7 +67,7 @@ func (p *Packet) appendShortExtended(b []byte) []byte {
 	if has&packet.HasIETH != 0 {
 		b = fmt.Appendf(b, " invalidate %#x", h.Invalidate)
 	}
-	if d, ok := p.MAD(); ok && d.Message != "" {
+	if d, ok := p.MAD(); ok {
 		return fmt.Appendf(b, " %s tid %#x", d.Message, d.TID)
 	}
 	if n := p.payloadLen(); n > 0 {

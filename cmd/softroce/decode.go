@@ -10,7 +10,7 @@ import (
 )
 
 type decodeCmd struct {
-	File   string   `arg:"" complete:"<files>" help:"A pcap or pcapng file; - is standard input."`
+	File   string   `arg:"" complete:"<files>" help:"A pcap, pcapng or ERF file; - is standard input."`
 	JSON   bool     `name:"json" help:"Print a JSON object on each line."`
 	Short  bool     `help:"Print short lines: what distinguishes packets, and what is unusual."`
 	Filter []string `sep:"none" placeholder:"CONDITIONS" help:"Print only the packets that meet the conditions of a fault rule, such as 'qp 0x11 kind nak'. May be repeated, for packets that meet any of several filters."`

@@ -38,7 +38,7 @@ func shrink(p *capture.Packet) {
 	b := make([]byte, len(covered)+packet.ICRCLen)
 	copy(b, covered)
 	binary.LittleEndian.PutUint32(b[len(covered):], packet.ICRCBytes(&p.Addressing, covered))
-	p.IP, p.Transport, p.Trailer, p.Payload = nil, b, zeros[:len(p.Trailer)], zeros[:len(p.Payload)]
+	p.Link, p.IP, p.Transport, p.Trailer, p.Payload = nil, nil, b, zeros[:len(p.Trailer)], zeros[:len(p.Payload)]
 }
 
 // ParseBTH is Parse that needs only the BTH of a cut frame. Headers that the capture lacks are

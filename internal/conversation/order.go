@@ -44,7 +44,7 @@ type Identifications struct {
 // packet's lateness. A sender that does not number its packets may set it to zero, which a counter
 // passes too: the caller decides whether to add such a packet.
 func (ids *Identifications) Add(p *capture.Packet) (id int64, l Lateness) {
-	if !p.Src.Is4() {
+	if !p.IsIPv4() {
 		ids.erratic = true
 		return 0, LatenessUnknown
 	}

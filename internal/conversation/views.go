@@ -17,7 +17,8 @@ const maxViews = 1 << 16
 // not number its packets sends the same packet again where it retransmits: the n-th on one
 // interface is a view of the n-th on another.
 type Views struct {
-	seen, older map[viewKey]int // how often; older is the generation before
+	alone       []viewKey       // the newest packets, while all are of one interface: there are no views among them
+	seen, older map[viewKey]int // how often, once there are two interfaces; older is the generation before
 }
 
 // A viewKey is what the views of a packet have in common, and the interface.
@@ -30,11 +31,30 @@ type viewKey struct {
 const anyInterface = -1
 
 // NewViews returns Views that have seen no packet.
-func NewViews() *Views { return &Views{seen: map[viewKey]int{}} }
+func NewViews() *Views { return &Views{} }
 
 // IsAnother reports whether the next packet of the capture is another view of one before.
 func (v *Views) IsAnother(p *capture.Packet) bool {
 	k := viewKey{p.ICRC(), p.DestQP, p.PSN, p.ID, p.Interface}
+	if v.seen == nil {
+		if len(v.alone) == 0 || v.alone[0].iface == k.iface {
+			if len(v.alone) == 2*maxViews {
+				v.alone = v.alone[:copy(v.alone, v.alone[maxViews:])]
+			}
+			v.alone = append(v.alone, k)
+			return false
+		}
+		v.seen = map[viewKey]int{}
+		for _, k := range v.alone {
+			v.add(k)
+		}
+		v.alone = nil
+	}
+	return v.add(k)
+}
+
+// add counts a packet, and reports whether it is another view.
+func (v *Views) add(k viewKey) bool {
 	n := v.count(k) + 1
 	v.seen[k] = n
 	k.iface = anyInterface

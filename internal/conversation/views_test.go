@@ -44,6 +44,28 @@ func TestPacketOnAnotherInterfaceIsAView(t *testing.T) {
 	}
 }
 
+// The second interface may have its first packet late.
+func TestManyPacketsOfOneInterfaceAreRemembered(t *testing.T) {
+	const remembered, packets = 1 << 16, 5 << 15
+	p := sent{op: packet.SendOnly, id: 7, payload: 4}.frame(t, 1)
+	v := conversation.NewViews()
+	numbered := func(i, iface int) *capture.Packet {
+		q := on(p, iface)
+		q.DestQP = uint32(i)
+		return q
+	}
+	for i := range packets {
+		if v.IsAnother(numbered(i, 0)) {
+			t.Fatalf("packet %d is another view", i)
+		}
+	}
+	for i := range remembered {
+		if n := packets - remembered + i; !v.IsAnother(numbered(n, 1)) {
+			t.Fatalf("packet %d of the other interface is no view", n)
+		}
+	}
+}
+
 // Requests that were recorded on one interface and replies that were recorded on another one belong
 // to one connection; of a packet that was recorded on both, the first view does.
 func TestConnectionSpansInterfaces(t *testing.T) {
