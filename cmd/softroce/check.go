@@ -3,7 +3,7 @@ package main
 import "softroce/internal/check"
 
 type checkCmd struct {
-	File string `arg:"" complete:"<files>" help:"A pcap or pcapng file; - is standard input."`
+	File string `arg:"" complete:"<files>" help:"A pcap, pcapng or ERF file; - is standard input."`
 	JSON bool   `name:"json" help:"Print the report as JSON."`
 }
 

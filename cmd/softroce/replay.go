@@ -16,7 +16,7 @@ import (
 )
 
 type replayCmd struct {
-	File    string `arg:"" complete:"<files>" help:"A pcap or pcapng file; - is standard input."`
+	File    string `arg:"" complete:"<files>" help:"A pcap, pcapng or ERF file; - is standard input."`
 	Strict  bool   `help:"Also compare what the specification leaves to the implementation."`
 	JSON    bool   `name:"json" help:"Print the report as JSON."`
 	Onto    string `placeholder:"LINK" complete:"<links>" help:"Replay to a live NIC at the other end of a link: packet:IFACE, udp:IFACE, xdp:IFACE, dgram:…, or to a simulated NIC: fabric."`

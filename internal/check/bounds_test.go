@@ -32,7 +32,7 @@ func TestStreamHistoryIsBounded(t *testing.T) {
 	for i := range n {
 		rs = append(rs, sendTo(i+1, 17, uint32(i*3)))
 	}
-	fs, _, _ := survey(yield(rs), nil)
+	fs := newFlows(survey(yield(rs), nil).Flows)
 	j := newJudge(fs)
 	for _, r := range rs {
 		j.record(r)
@@ -49,7 +49,7 @@ func TestKeptRequestsAreCounted(t *testing.T) {
 	for _, psn := range []uint32{1, 2, 3, 1 << 22, 4, 5, 1 << 23, 1<<23 + 1, 1 << 21, 1<<21 + 1} {
 		rs = append(rs, sendTo(len(rs)+1, 17, psn))
 	}
-	fs, _, _ := survey(yield(rs), nil)
+	fs := newFlows(survey(yield(rs), nil).Flows)
 	j := newJudge(fs)
 	for i, r := range rs {
 		j.record(r)

@@ -19,13 +19,19 @@ func File(name string) (*Report, error) {
 
 // Read is File for a capture that open opens, each time from its beginning.
 func Read(open func() (*capture.Reader, error)) (*Report, error) {
+	report, _, err := ReadSurvey(open)
+	return report, err
+}
+
+// ReadSurvey is Read that also returns what the first pass has found.
+func ReadSurvey(open func() (*capture.Reader, error)) (*Report, *Survey, error) {
 	r, err := open()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	name := r.Name()
 	r.Close()
-	report, err := judgeRecords(func() iter.Seq2[capture.Record, error] {
+	report, first, err := judgeRecords(func() iter.Seq2[capture.Record, error] {
 		return func(yield func(capture.Record, error) bool) {
 			r, err := open()
 			if err != nil {
@@ -37,12 +43,12 @@ func Read(open func() (*capture.Reader, error)) (*Report, error) {
 		}
 	})
 	report.File = name
-	return report, err
+	return report, first, err
 }
 
 // Records judges frames that were captured in this order.
 func Records(rs []capture.Record) *Report {
-	report, _ := judgeRecords(yield(rs))
+	report, _, _ := judgeRecords(yield(rs))
 	return report
 }
 
@@ -71,13 +77,16 @@ func Packets(ps capture.Packets) *Report {
 // judgeRecords judges a capture in the order of its file. If its timestamps have another order, the
 // one with fewer violations is right: several queues of a NIC may be merged in any order, but then
 // hosts also set their clocks.
-func judgeRecords(rs records) (*Report, error) {
-	report, ordered, err := judgeInOrder(rs)
-	if ordered || report.Total == 0 {
-		return report, err
+func judgeRecords(rs records) (*Report, *Survey, error) {
+	first := survey(rs, nil)
+	report, err := first.judge(rs)
+	if first.ordered || report.Total == 0 {
+		return report, first, err
 	}
-	other, _, otherErr := judgeInOrder(byTime(rs))
-	return fewer(report, err, other, otherErr)
+	sorted := byTime(rs)
+	other, otherErr := survey(sorted, nil).judge(sorted)
+	report, err = fewer(report, err, other, otherErr)
+	return report, first, err
 }
 
 // fewer returns the one of two reports on the same frames that has fewer violations, or the first.
@@ -91,22 +100,18 @@ func fewer(report *Report, err error, other *Report, otherErr error) (*Report, e
 	return report, err
 }
 
-// judgeInOrder judges a capture in one order, and reports whether that is the order of its
-// timestamps. If the capture is that of a mirror port, its copies are not judged, unless there are
-// fewer violations if they are.
-func judgeInOrder(rs records) (report *Report, ordered bool, err error) {
-	fs, ordered, mirror := survey(rs, nil)
-	if mirror == nil {
-		report, err = judgeOnce(rs, fs, nil)
-		return report, ordered, err
+// judge judges a capture in the order in which s has surveyed it. If the capture is that of a
+// mirror port, its copies are not judged, unless there are fewer violations if they are.
+func (s *Survey) judge(rs records) (*Report, error) {
+	if s.Mirror == nil {
+		return judgeOnce(rs, newFlows(s.Flows), nil)
 	}
-	once, _, _ := survey(rs, mirror.SecondPass())
-	report, err = judgeOnce(rs, once, mirror.SecondPass())
+	report, err := judgeOnce(rs, newFlows(survey(rs, s.Mirror.SecondPass()).Flows), s.Mirror.SecondPass())
 	if report.Total > 0 {
-		other, otherErr := judgeOnce(rs, fs, nil)
+		other, otherErr := judgeOnce(rs, newFlows(s.Flows), nil)
 		report, err = fewer(report, err, other, otherErr)
 	}
-	return report, ordered, err
+	return report, err
 }
 
 // judgeOnce is the second pass over a capture.
@@ -124,27 +129,39 @@ func judgeOnce(rs records, fs *flows, mirror *conversation.Mirror) (*Report, err
 	return j.Report, nil
 }
 
-// survey is the first pass over a capture, without the copies of a mirror port that is known: it
-// finds the flows, whether timestamps are in order, and whether there is a mirror port. It ends at
-// the first error, which the second pass reports.
-func survey(rs records, known *conversation.Mirror) (fs *flows, ordered bool, shown *conversation.Mirror) {
-	s, mirror := conversation.NewSurvey(), conversation.NewMirror()
-	ordered = true
+// A Survey is what the first pass over a capture finds.
+type Survey struct {
+	Flows       *conversation.Survey
+	Mirror      *conversation.Mirror // after its first pass, nil if there is no mirror port
+	First, Last time.Time            // the lowest and the highest time of a frame
+	ordered     bool                 // timestamps are
+}
+
+// survey is the first pass over a capture, without the copies of a mirror port that is known. It
+// ends at the first error, which the second pass reports.
+func survey(rs records, known *conversation.Mirror) *Survey {
+	s := &Survey{Flows: conversation.NewSurvey(), Mirror: conversation.NewMirror(), ordered: true}
 	var newest time.Time
 	for rec, err := range rs() {
 		if err != nil {
 			break
 		}
-		ordered = ordered && !rec.Time.Before(newest)
+		s.ordered = s.ordered && !rec.Time.Before(newest)
 		newest = rec.Time
+		if s.First.IsZero() || rec.Time.Before(s.First) {
+			s.First = rec.Time
+		}
+		if rec.Time.After(s.Last) {
+			s.Last = rec.Time
+		}
 		if p, err := conversation.ParseBTH(rec); err == nil && !known.IsCopy(p) {
-			mirror.IsCopy(p)
-			s.Add(p)
+			s.Mirror.IsCopy(p)
+			s.Flows.Add(p)
 		}
 	}
-	s.Pair()
-	if mirror.SecondPass() == nil {
-		mirror = nil
+	s.Flows.Pair()
+	if s.Mirror.SecondPass() == nil {
+		s.Mirror = nil
 	}
-	return newFlows(s), ordered, mirror
+	return s
 }

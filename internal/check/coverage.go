@@ -21,7 +21,7 @@ type Unpaired struct {
 func (r *Report) unpaired(f *flow) {
 	r.UnpairedFlows++
 	if len(r.Unpaired) < maxUnpaired {
-		r.Unpaired = append(r.Unpaired, Unpaired{f.String(), f.requests, f.replies})
+		r.Unpaired = append(r.Unpaired, Unpaired{f.name, f.requests, f.replies})
 	}
 }
 
@@ -30,7 +30,7 @@ func (r *Report) unpaired(f *flow) {
 func (r *Report) Incomplete() []string {
 	var why []string
 	if r.RoCE == 0 {
-		why = append(why, "nothing was judged: there is no RoCEv2 packet")
+		why = append(why, "nothing was judged: there is no RoCEv2 or InfiniBand packet")
 	} else if r.RoCE == r.Cut {
 		why = append(why, "nothing was judged: the capture has only a part of each packet")
 	}
@@ -50,7 +50,7 @@ func (r *Report) Incomplete() []string {
 		why = append(why, fmt.Sprintf("%s were not judged: there are more than %d flows", count(r.Beyond, "packet"), conversation.MaxFlows))
 	}
 	if r.RD > 0 {
-		why = append(why, fmt.Sprintf("%s not judged: reliable datagrams or manufacturer opcodes", count(r.RD, "packet")))
+		why = append(why, fmt.Sprintf("%s not judged: reliable datagrams, manufacturer opcodes or CNPs of InfiniBand", count(r.RD, "packet")))
 	}
 	return why
 }

@@ -2,16 +2,21 @@ package check
 
 import (
 	"errors"
-	"fmt"
 
 	"softroce/cm"
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
-// datagram judges a UD packet. Messages to QP 1 are those of the connection manager: they are
-// counted by name, and say how connections begin.
+// datagram judges a UD packet. Management datagrams are counted by name; those of the connection
+// manager say how connections begin.
 func (j *judge) datagram(p *judgedPacket) {
-	if p.DestQP != cm.GSIQPN {
+	switch p.DestQP {
+	case ib.SMIQPN:
+		j.smp(p)
+		return
+	case cm.GSIQPN:
+	default:
 		if p.AckReq {
 			j.noteOn(p, noteAckReq)
 		}
@@ -25,27 +30,56 @@ func (j *judge) datagram(p *judgedPacket) {
 		return
 	case p.DETH.QKey != cm.GSIQKey:
 		j.violates(p, ruleQKey, "Q_Key %#08x", p.DETH.QKey)
-	case p.DETH.SrcQP != cm.GSIQPN:
+	case p.DETH.SrcQP != cm.GSIQPN && (p.Network != packet.InfiniBand || p.DETH.SrcQP == ib.SMIQPN):
 		j.violates(p, ruleGSI, "from QP %#x", p.DETH.SrcQP)
 	case len(p.Payload) != cm.MADSize:
 		j.violates(p, ruleGSI, "%d bytes", len(p.Payload))
 	}
 	h, m, err := cm.Parse(p.Payload)
-	j.CM[madName(h, m, err)]++
+	switch {
+	case m != nil:
+		j.CM[m.Attribute().String()]++
+	case errors.Is(err, cm.ErrSize) || h.Class == cm.ClassCM:
+		j.CM["unknown"]++
+	default:
+		if ib.IsSubn(h.Class) {
+			j.violates(p, ruleSMP, "%s to QP 1", ib.MADName(h.Class, h.Method, uint16(h.Attribute)))
+		}
+		j.countMAD(&h)
+	}
 	if !p.cut() {
 		j.message(p, m)
 	}
 }
 
-// madName returns the name of a datagram to QP 1.
-func madName(h cm.Header, m cm.Message, err error) string {
-	switch {
-	case m != nil:
-		return m.Attribute().String()
-	case !errors.Is(err, cm.ErrSize) && h.Class != cm.ClassCM:
-		return fmt.Sprintf("class %#02x", h.Class)
+// smp judges a datagram to QP 0.
+func (j *judge) smp(p *judgedPacket) {
+	if p.headersCut {
+		return
 	}
-	return "unknown"
+	h, err := cm.ParseHeader(p.Payload)
+	switch {
+	case p.DETH.SrcQP != ib.SMIQPN:
+		j.violates(p, ruleSMP, "from QP %#x", p.DETH.SrcQP)
+	case err != nil:
+		j.violates(p, ruleSMP, "%d bytes", len(p.Payload))
+	case !p.cut() && !ib.IsSubn(h.Class):
+		j.violates(p, ruleSMP, "%s to QP 0", ib.MADName(h.Class, h.Method, uint16(h.Attribute)))
+	}
+	if err == nil && !p.cut() {
+		j.countMAD(&h)
+	}
+}
+
+// maxMADs bounds the names of management datagrams that are counted.
+const maxMADs = 256
+
+func (j *judge) countMAD(h *cm.Header) {
+	name := ib.MADName(h.Class, h.Method, uint16(h.Attribute))
+	if _, ok := j.MADs[name]; !ok && len(j.MADs) >= maxMADs {
+		name = "other"
+	}
+	j.MADs[name]++
 }
 
 // cnpLen is the number of bytes after the BTH of a CNP (annex A17).

@@ -8,6 +8,7 @@ import (
 // A flow is a conversation.Flow and what the second pass keeps of it.
 type flow struct {
 	*conversation.Flow
+	name   string
 	peer   *flow  // the opposite direction, nil if it is not known
 	mtu    int    // path MTU in bytes, 0 if no payload shows it
 	fits   int    // a payload length that certainly fits the path MTU
@@ -41,7 +42,7 @@ type flows struct {
 func newFlows(s *conversation.Survey) *flows {
 	fs := &flows{survey: s}
 	for _, cf := range s.Flows() {
-		f := &flow{Flow: cf, port: cf.SrcPort}
+		f := &flow{Flow: cf, name: cf.String(), port: cf.SrcPort}
 		m := cf.PathMTU()
 		f.fits = m.Fits()
 		if mtu, shown := m.Value(); shown {

@@ -4,12 +4,17 @@ import (
 	"encoding/binary"
 
 	"softroce/internal/conversation"
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
 // headers applies the rules of a single packet.
 func (j *judge) headers(p *judgedPacket) {
-	j.network(p)
+	if p.Network == packet.InfiniBand {
+		j.link(p)
+	} else {
+		j.network(p)
+	}
 	if p.TVer != 0 {
 		j.violates(p, ruleTVer, "TVer %d, expected 0", p.TVer)
 	}
@@ -27,15 +32,48 @@ func (j *judge) headers(p *judgedPacket) {
 	if p.Solicited && !ends {
 		j.violates(p, ruleSolicited, "%v with a solicited event, expected none", p.Opcode)
 	}
-	if p.DestQP == 0 || (p.DestQP == 1 || p.DestQP == packet.PSNMask) && p.info.Service != packet.UD {
-		j.violates(p, ruleQPN, "%v to QP %#x, expected %s", p.Opcode, p.DestQP, map[bool]string{true: "another QP", false: "UD"}[p.DestQP == 0])
+	noSMI := p.DestQP == ib.SMIQPN && p.Network != packet.InfiniBand
+	if noSMI || (p.DestQP == ib.SMIQPN || p.DestQP == ib.GSIQPN || p.DestQP == packet.PSNMask) && p.info.Service != packet.UD {
+		j.violates(p, ruleQPN, "%v to QP %#x, expected %s", p.Opcode, p.DestQP, map[bool]string{true: "another QP", false: "UD"}[noSMI])
 	}
-	if p.BECN && p.info.Request {
+	if p.BECN && p.info.Request && p.Network == packet.RoCEv2 {
 		j.violates(p, ruleBECN, "%v with BECN, expected it in a CNP only", p.Opcode)
 	}
 	if p.AckReq && (!p.info.Request || p.info.Service == packet.UC) {
 		j.noteOn(p, noteAckReq)
 	}
+}
+
+// link judges the LRH and the addresses of an InfiniBand packet.
+func (j *judge) link(p *judgedPacket) {
+	h := &p.LRH
+	if h.LVer != 0 || h.Reserved2 != 0 || h.Reserved5 != 0 {
+		j.violates(p, ruleLRH, "link version %d, reserved bits %#x and %#x, expected 0", h.LVer, h.Reserved2, h.Reserved5)
+	}
+	// Ports do not have LIDs before subnet management assigns them: until then, it uses the
+	// permissive LID and a directed route.
+	permissive := p.DestQP == ib.SMIQPN
+	multicast := packet.IsMulticastLID(h.DLID)
+	switch {
+	case !isPortLID(h.SLID, permissive) || p.HasGRH() && (p.Src.IsMulticast() || p.Src.IsUnspecified()):
+		j.violates(p, ruleAddress, "LID %d, %v sends to LID %d, expected the LID of one port", h.SLID, p.Src, h.DLID)
+	case !multicast && !isPortLID(h.DLID, permissive), p.HasGRH() && p.Dst.IsMulticast() != multicast,
+		multicast && p.info.Service != packet.UD, p.info.Service == packet.UD && multicast != (p.DestQP == packet.PSNMask):
+		j.violates(p, ruleAddress, "%v to LID %d, %v, QP %#x", p.Opcode, h.DLID, p.Dst, p.DestQP)
+	}
+	if (p.DestQP == ib.SMIQPN) != (h.VL == smpVL) {
+		j.violates(p, ruleSMP, "%v to QP %#x on VL %d", p.Opcode, p.DestQP, h.VL)
+	}
+}
+
+// smpVL is the virtual lane of subnet management.
+const smpVL = 15
+
+// isPortLID reports whether a LID is that of one port, or the permissive one where that may be
+// used.
+func isPortLID(lid uint16, permissive bool) bool {
+	const permissiveLID = 0xffff
+	return lid != 0 && !packet.IsMulticastLID(lid) && (lid != permissiveLID || permissive)
 }
 
 func (j *judge) network(p *judgedPacket) {

@@ -33,7 +33,6 @@ type judgedPacket struct {
 	info *packet.Info
 	at   int64 // nanoseconds
 	flow *flow // nil for UD and CNP, and beyond conversation.MaxFlows
-	name string
 
 	counter *counter // of the Identifications between its hosts
 	counted int      // its number there
@@ -42,6 +41,15 @@ type judgedPacket struct {
 
 	headersCut bool // the capture ends inside the headers
 	accused    bool // it violates a rule
+}
+
+// name names the packets that go where p does. A stray packet has the flow of its owner.
+func (p *judgedPacket) name() string {
+	k := conversation.KeyOf(p.Packet)
+	if p.flow != nil && p.flow.FlowKey == k {
+		return p.flow.name
+	}
+	return k.String()
 }
 
 // cut reports whether the capture has only a part of the packet.
@@ -58,7 +66,7 @@ func (j *judge) violates(p *judgedPacket, r Rule, format string, a ...any) {
 		return
 	}
 	p.accused = true
-	j.violation(r, p.No, p.name, p.isRequest(), format, a...)
+	j.violation(r, p.No, p.name(), p.isRequest(), format, a...)
 }
 
 // isRequest reports whether p is a request. If its opcode is not assigned, the PSN and the other
@@ -76,7 +84,7 @@ func (p *judgedPacket) isRequest() bool {
 	return p.flow.expects(&meant) || 2*p.flow.Requests > p.flow.Packets
 }
 
-func (j *judge) noteOn(p *judgedPacket, kind Rule) { j.note(kind, p.No, p.name) }
+func (j *judge) noteOn(p *judgedPacket, kind Rule) { j.note(kind, p.No, p.name()) }
 
 // record judges the next frame.
 func (j *judge) record(rec capture.Record) {
@@ -90,13 +98,13 @@ func (j *judge) record(rec capture.Record) {
 		return
 	}
 	j.RoCE++
+	j.InfiniBand += bit(cp.Network == packet.InfiniBand)
 	if j.mirror.IsCopy(cp) || j.views.IsAnother(cp) {
 		j.Views++
 		return
 	}
 	p := &judgedPacket{Packet: cp, info: cp.Opcode.Info(), at: cp.Time.UnixNano()}
 	p.flow = j.of(cp)
-	p.name = conversation.KeyOf(cp).String()
 	if p.cut() {
 		j.note(noteCut, rec.No, "")
 		p.headersCut = p.captured() < p.info.HeaderLen
@@ -107,7 +115,7 @@ func (j *judge) record(rec capture.Record) {
 		j.reject(p)
 		return
 	}
-	if p.TClass&3 == 3 {
+	if p.IsCE() {
 		j.CEMarks++
 	}
 	j.service(p)
@@ -133,9 +141,10 @@ func service(o packet.Opcode) string {
 	return "other"
 }
 
-// unreadable judges a frame to RoCEv2's UDP port whose headers cannot be parsed.
+// unreadable judges a frame to RoCEv2's UDP port, or of InfiniBand, whose headers cannot be parsed.
 func (j *judge) unreadable(rec capture.Record, err error) {
 	j.RoCE++
+	j.InfiniBand += bit(rec.LinkType == capture.InfiniBand)
 	if rec.Length > len(rec.Data) {
 		j.Cut++
 		j.note(noteCut, rec.No, "")
@@ -146,7 +155,7 @@ func (j *judge) unreadable(rec capture.Record, err error) {
 		j.violation(ruleFrame, rec.No, "?", true, "%v", err)
 		return
 	}
-	p.flow, p.name = j.of(p.Packet), conversation.KeyOf(p.Packet).String()
+	p.flow = j.of(p.Packet)
 	j.violates(p, ruleFrame, "%v", err)
 	j.reject(p)
 }
@@ -154,10 +163,14 @@ func (j *judge) unreadable(rec capture.Record, err error) {
 // readable applies the rules that all others depend on, and reports whether p keeps to them.
 func (j *judge) readable(p *judgedPacket) bool {
 	switch s := p.Opcode.Service(); {
+	case !p.cut() && !p.VCRCOK():
+		vcrc, _ := p.VCRC()
+		j.violates(p, ruleVCRC, "%v with VCRC %#04x, expected %#04x", p.Opcode, vcrc, packet.VCRC(p.Link))
+		return false
 	case !p.cut() && !p.ICRCOK():
 		j.violates(p, ruleICRC, "%v with ICRC %#08x, expected %#08x", p.Opcode, p.ICRC(), packet.ICRCBytes(&p.Addressing, p.Transport[:len(p.Transport)-packet.ICRCLen]))
 		return false
-	case s == packet.RD || s > packet.XRC:
+	case s == packet.RD || s > packet.XRC || s == packet.CNP && p.Network == packet.InfiniBand:
 		j.RD++
 		j.noteOn(p, noteForeign)
 		return false
@@ -219,7 +232,7 @@ func (j *judge) constants(p *judgedPacket) {
 		f.port = p.SrcPort
 	}
 	j.partition(p)
-	if p.TClass&3 == 3 && p.info.Request {
+	if p.IsCE() && p.info.Request {
 		f.lastCE = p.No
 	}
 	if p.info.Request {
@@ -266,7 +279,7 @@ func (j *judge) finish() {
 			j.Connections++
 		}
 		if f.lastCE != 0 && (f.peer == nil || f.peer.cnps == 0) {
-			j.note(noteNoCNP, f.lastCE, f.String())
+			j.note(noteNoCNP, f.lastCE, f.name)
 		}
 		if f.stream != nil {
 			f.stream.finish()

@@ -53,7 +53,7 @@ func (s *stream) msnIs(p *judgedPacket, least, most int) {
 	if s.unwrap(p.PSN) < m.from {
 		return
 	}
-	reply := msnReply{p.No, p.AETH.MSN, p.PSN, least, p.name}
+	reply := msnReply{p.No, p.AETH.MSN, p.PSN, least, p.name()}
 	if m.doubtful.no != 0 {
 		with, without := m.base, m.without
 		fits, fitsDoubtful := with.holds(p.AETH.MSN, least, most), without.holds(p.AETH.MSN, least, most)

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"softroce/capture"
+	"softroce/cm"
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
@@ -82,6 +84,20 @@ var mutations = []mutation{
 	{"Q_Key of QP 1", ruleQKey, "", toGSI, edit(func(p *capture.Packet) { p.DETH.QKey = 1 })},
 	{"source QP of a datagram to QP 1", ruleGSI, "", toGSI, edit(func(p *capture.Packet) { p.DETH.SrcQP = 2 })},
 	{"a MAD of 252 bytes", ruleGSI, "", toGSI, short(4)},
+	{"VCRC", ruleVCRC, "", calm, func(t *recording, i int) {
+		t.toInfiniBand(true)
+		t.rs[i].Data[len(t.rs[i].Data)-1] ^= 1
+	}},
+	{"link version 1", ruleLRH, "", calm, editLink(func(a *packet.Addressing, _ *packet.Header) { a.LRH.LVer = 1 })},
+	{"reserved bits of an LRH", ruleLRH, "", calm, editLink(func(a *packet.Addressing, _ *packet.Header) { a.LRH.Reserved5 = 1 })},
+	{"source is a multicast LID", ruleAddress, "", calm, editLink(func(a *packet.Addressing, _ *packet.Header) { a.LRH.SLID = 0xc000 })},
+	{"a packet to another QP than 0 on VL 15", ruleSMP, "", calm, editLink(func(a *packet.Addressing, _ *packet.Header) { a.LRH.VL = smpVL })},
+	{"subnet management on VL 0", ruleSMP, "", service_(packet.UD), smp(func(a *packet.Addressing, _ *packet.Header, _ []byte) { a.LRH.VL = 0 })},
+	{"subnet management from QP 1", ruleSMP, "", service_(packet.UD), smp(func(_ *packet.Addressing, h *packet.Header, _ []byte) { h.DETH.SrcQP = 1 })},
+	{"another class to QP 0", ruleSMP, "", service_(packet.UD), smp(func(_ *packet.Addressing, _ *packet.Header, mad []byte) { mad[1] = ib.ClassSubnAdm })},
+	{"subnet management to QP 1", ruleSMP, "", service_(packet.UD), smp(func(a *packet.Addressing, h *packet.Header, _ []byte) {
+		a.LRH.VL, h.DestQP, h.DETH = 0, 1, packet.DETH{QKey: cm.GSIQKey, SrcQP: 1}
+	})},
 	{"a CNP without BECN", ruleCNP, "", isAck, func(t *recording, i int) { t.cnp(i, false) }},
 	{"two CNPs at once", ruleCNPPace, "", isAck, func(t *recording, i int) {
 		t.cnp(i, true)

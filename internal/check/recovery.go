@@ -78,7 +78,7 @@ func (s *stream) sentAgain(p *judgedPacket, r *request, seq int64, repeat bool) 
 
 // recovery returns the recovery that begins with p.
 func (s *stream) recovery(p *judgedPacket, r *request, seq int64, repeat bool) Recovery {
-	c := Recovery{Flow: p.name, Cause: CauseTimeout, PSN: conversation.Wrap(seq), First: p.No}
+	c := Recovery{Flow: p.name(), Cause: CauseTimeout, PSN: conversation.Wrap(seq), First: p.No}
 	at := r.at
 	if repeat {
 		c.By = r.no

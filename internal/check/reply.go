@@ -133,7 +133,7 @@ func (s *stream) checkSent(p *judgedPacket, seq int64) bool {
 				s.skip(seq + 1)
 				return true
 			}
-			s.highACK = highACK{p.No, seq, p.name}
+			s.highACK = highACK{p.No, seq, p.name()}
 			return false
 		case s.fillJump(seq):
 		case at < s.unseen:
@@ -172,7 +172,7 @@ func (s *stream) holdACK(p *judgedPacket, missing int64) {
 		return
 	}
 	p.accused = true
-	s.heldACK = heldACK{no: p.No, psn: p.PSN, missing: conversation.Wrap(missing), name: p.name}
+	s.heldACK = heldACK{no: p.No, psn: p.PSN, missing: conversation.Wrap(missing), name: p.name()}
 	if j := s.lastJump(); j != nil && j.expected == missing {
 		s.heldACK.jump = j.no
 	} else {
@@ -232,7 +232,7 @@ func (s *stream) findSkipped(p *judgedPacket, seq int64) {
 		if r.Info.Kind.HasOwnResponse() && !r.isAnswered() && !r.reported && r.transmissions == 1 && s.certain(r.Seq) {
 			s.skipped = skipped{active: true, seq: r.Seq, no: r.no, at: p.at}
 			if r.End() == seq+1 {
-				s.skipped.ack, s.skipped.from = p.No, p.name
+				s.skipped.ack, s.skipped.from = p.No, p.name()
 			}
 			return
 		}
@@ -264,7 +264,7 @@ func (s *stream) unansweredSkipped() {
 			s.violation(ruleAnswerKind, g.ack, g.from, false, "an ACK with PSN %d, which is %v, and no response", conversation.Wrap(r.End()-1), r.opcode)
 			return
 		}
-		s.violation(ruleUnanswered, g.no, s.flow.String(), true, "%v with PSN %d has no complete response, and was not retransmitted", r.opcode, conversation.Wrap(g.seq))
+		s.violation(ruleUnanswered, g.no, s.flow.name, true, "%v with PSN %d has no complete response, and was not retransmitted", r.opcode, conversation.Wrap(g.seq))
 	}
 }
 
@@ -336,7 +336,7 @@ func (s *stream) sequenceNAK(p *judgedPacket, seq int64, isLate bool) {
 		s.violates(p, ruleNAKCause, "PSN %d, the highest that was sent", p.PSN)
 	}
 	s.NAKs++
-	s.nak = nak{active: true, seq: seq, no: p.No, at: p.at, name: p.name}
+	s.nak = nak{active: true, seq: seq, no: p.No, at: p.at, name: p.name()}
 }
 
 // rnrNAK judges an RNR NAK for the request at seq.

@@ -3,20 +3,22 @@ package check
 import (
 	"fmt"
 	"io"
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 )
 
 // A Report is the result of judging a capture. It marshals to JSON.
 type Report struct {
-	File   string `json:"file,omitempty"`
-	RoCE   int    `json:"roce_packets"`
-	Other  int    `json:"other_frames"`              // of other protocols
-	Views  int    `json:"seen_on_another_interface"` // packets that are another view of one before, judged once
-	Cut    int    `json:"cut_packets"`               // of which the capture has only a part
-	Flows  int    `json:"flows"`                     // queue pairs that RC, XRC or UC packets go to
-	Beyond int    `json:"packets_beyond_flows"`      // of more flows than are judged
-	RD     int    `json:"rd_packets"`                // of reliable datagrams and manufacturer opcodes, which are not judged
+	File       string `json:"file,omitempty"`
+	RoCE       int    `json:"roce_packets"`              // of RoCEv2 or InfiniBand
+	InfiniBand int    `json:"infiniband_packets"`        // those of InfiniBand
+	Other      int    `json:"other_frames"`              // of other protocols
+	Views      int    `json:"seen_on_another_interface"` // packets that are another view of one before, judged once
+	Cut        int    `json:"cut_packets"`               // of which the capture has only a part
+	Flows      int    `json:"flows"`                     // queue pairs that RC, XRC or UC packets go to
+	Beyond     int    `json:"packets_beyond_flows"`      // of more flows than are judged
+	RD         int    `json:"rd_packets"`                // of reliable datagrams, manufacturer opcodes and InfiniBand's CNPs, which are not judged
 
 	// What was judged beyond single packets: pairs of opposite flows with their messages, and those
 	// of UC. Flows of RC and XRC without an opposite one are listed, the first maxUnpaired of them.
@@ -28,6 +30,7 @@ type Report struct {
 
 	Services   map[string]int      `json:"services"` // packets of each service
 	CM         map[string]int      `json:"cm"`       // messages of the connection manager, by name
+	MADs       map[string]int      `json:"mads"`     // other management datagrams, by name
 	MigReq     [2]int              `json:"migreq"`   // number of flows with MigReq 0, and with 1
 	SentAgain  map[Cause]SentAgain `json:"sent_again"`
 	Recoveries []Recovery          `json:"recoveries"` // the first maxRecoveries
@@ -70,7 +73,7 @@ type noteKey struct{ kind, flow string }
 
 func newReport() *Report {
 	return &Report{
-		Services: map[string]int{}, CM: map[string]int{}, ByRule: map[string]int{}, SentAgain: map[Cause]SentAgain{},
+		Services: map[string]int{}, CM: map[string]int{}, MADs: map[string]int{}, ByRule: map[string]int{}, SentAgain: map[Cause]SentAgain{},
 		Unpaired: []Unpaired{}, Recoveries: []Recovery{}, Violations: []Violation{}, Notes: []Note{}, notes: map[noteKey]int{},
 	}
 }
@@ -150,7 +153,7 @@ func (r *Report) writeSummary(b *strings.Builder) {
 	if r.File != "" {
 		fmt.Fprintf(b, "%s: ", r.File)
 	}
-	fmt.Fprintf(b, "%s%s, %s, %s%s\n", count(r.RoCE, "RoCEv2 packet"), list(r.Services),
+	fmt.Fprintf(b, "%s%s, %s, %s%s\n", r.packets(), list(r.Services),
 		count(r.Flows, "flow"), count(r.Connections, "connection"), r.migReq())
 	if r.Views > 0 {
 		fmt.Fprintf(b, "captured more than once: %s, judged once\n", count(r.Views, "packet"))
@@ -159,7 +162,10 @@ func (r *Report) writeSummary(b *strings.Builder) {
 		fmt.Fprintf(b, "not judged: %s of which the capture has only a part\n", count(r.Cut, "packet"))
 	}
 	if len(r.CM) > 0 {
-		fmt.Fprintf(b, "connection manager:%s\n", strings.Trim(list(r.CM), "()"))
+		fmt.Fprintf(b, "connection manager: %s\n", names(r.CM))
+	}
+	if len(r.MADs) > 0 {
+		fmt.Fprintf(b, "management: %s\n", names(r.MADs))
 	}
 	if again := r.againByCause(); again != "" {
 		fmt.Fprintf(b, "sent again: %s\n", again)
@@ -175,6 +181,17 @@ func (r *Report) writeSummary(b *strings.Builder) {
 	}
 }
 
+// packets says how many packets there are, and of which network.
+func (r *Report) packets() string {
+	switch r.InfiniBand {
+	case 0:
+		return count(r.RoCE, "RoCEv2 packet")
+	case r.RoCE:
+		return count(r.RoCE, "InfiniBand packet")
+	}
+	return count(r.RoCE-r.InfiniBand, "RoCEv2 packet") + " and " + count(r.InfiniBand, "InfiniBand packet")
+}
+
 func prefix(flow string) string {
 	if flow == "" {
 		return ""
@@ -182,20 +199,21 @@ func prefix(flow string) string {
 	return flow + ": "
 }
 
-// list writes counts in the order of their names, in parentheses.
+// list is names in parentheses, behind a space.
 func list(counts map[string]int) string {
 	if len(counts) == 0 {
 		return ""
 	}
-	var names []string
-	for n := range counts {
-		names = append(names, n)
+	return " (" + names(counts) + ")"
+}
+
+// names writes counts in the order of their names.
+func names(counts map[string]int) string {
+	var l []string
+	for _, n := range slices.Sorted(maps.Keys(counts)) {
+		l = append(l, fmt.Sprintf("%d %s", counts[n], n))
 	}
-	sort.Strings(names)
-	for i, n := range names {
-		names[i] = fmt.Sprintf("%d %s", counts[n], n)
-	}
-	return " (" + strings.Join(names, ", ") + ")"
+	return strings.Join(l, ", ")
 }
 
 func numbers(packets []int, count int) string {

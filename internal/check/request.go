@@ -124,6 +124,9 @@ func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, o
 			return r, true, true
 		}
 		if p.headersCut {
+			if p.info.Kind == packet.KindRead { // most likely it goes to the end
+				s.remember(r, partialRead{seq, r.End() - seq, r.length - uint32(seq-r.Seq)*uint32(s.flow.mtu)})
+			}
 			return r, true, true
 		}
 		s.keepAs(p, s.next)

@@ -11,7 +11,7 @@ func (s *stream) resend(p *judgedPacket, r *request, seq int64) {
 	switch {
 	case s.nak.active && !s.nak.served && seq > s.nak.seq && s.pendingNAK.active && s.pendingNAK.nak == s.nak.no:
 	case s.nak.active && !s.nak.served && seq > s.nak.seq:
-		s.pendingNAK = misplacedResend{active: true, want: s.nak.seq, nak: s.nak.no, from: s.nak.name, seq: seq, no: p.No, name: p.name, whole: p.nothingBetween(s.counter, s.counted)}
+		s.pendingNAK = misplacedResend{active: true, want: s.nak.seq, nak: s.nak.no, from: s.nak.name, seq: seq, no: p.No, name: p.name(), whole: p.nothingBetween(s.counter, s.counted)}
 	case s.nak.active && !s.nak.served && seq < s.nak.seq:
 		s.noteOn(p, noteBelowNAK)
 	}
@@ -62,7 +62,7 @@ func (s *stream) confirmResend(p *judgedPacket, seq int64, r *request) {
 	case b.nak && (!s.followedNAK.any || b.seq > s.followedNAK.seq):
 		s.followedNAK = ackKnowledge{true, b.seq, b.after}
 	case s.followedNAK.any && b.seq < s.followedNAK.seq && s.followedNAK.after < b.after/2:
-		s.violation(ruleResendAcked, b.no, p.name, true, "retransmission begins at PSN %d after one from %d", conversation.Wrap(b.seq), conversation.Wrap(s.followedNAK.seq))
+		s.violation(ruleResendAcked, b.no, p.name(), true, "retransmission begins at PSN %d after one from %d", conversation.Wrap(b.seq), conversation.Wrap(s.followedNAK.seq))
 	}
 }
 
@@ -85,7 +85,7 @@ func (s *stream) checkRNRWait(p *judgedPacket, seq int64) {
 	}
 	s.shortWaitCount++
 	if len(s.shortWaits) < maxListed {
-		s.shortWaits = append(s.shortWaits, shortWait{no: p.No, seq: seq, after: d, wait: s.rnr.wait, since: p.at - s.rnr.last, flow: p.name})
+		s.shortWaits = append(s.shortWaits, shortWait{no: p.No, seq: seq, after: d, wait: s.rnr.wait, since: p.at - s.rnr.last, flow: p.name()})
 	}
 }
 

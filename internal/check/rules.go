@@ -21,11 +21,13 @@ const (
 
 // Rules of a single packet.
 var (
-	ruleFrame      = Rule{"frame", "IP and UDP headers agree with each other and with the frame", "A17"}
+	ruleFrame      = Rule{"frame", "the headers before the BTH agree with each other and with the frame", "A17, IBTA 7.7, 8.3"}
 	ruleIPChecksum = Rule{"ip-checksum", "the IPv4 header checksum is right", "RFC 791"}
 	ruleUDPSum     = Rule{"udp-checksum", "the UDP checksum is zero or right", "A17"}
-	ruleAddress    = Rule{"address", "the source address is a unicast address; a multicast packet is UD, to QP 0xffffff", "IBTA 10.5, A17"}
+	ruleAddress    = Rule{"address", "the source address or LID is that of one port; a multicast packet is UD, to QP 0xffffff", "IBTA 4.1.3, 10.5, A17"}
 	ruleTTL        = Rule{"ttl", "the TTL or hop limit is not 0", "RFC 1122 3.2.1.7, RFC 8200 3"}
+	ruleLRH        = Rule{"lrh", "the link version and the reserved bits of an LRH are 0", "IBTA 7.7"}
+	ruleVCRC       = Rule{"vcrc", "the VCRC is that of the packet", "IBTA 7.8.2"}
 	ruleICRC       = Rule{"icrc", "the ICRC is that of the packet", "IBTA 7.8.1, A17.3.3"}
 	ruleOpcode     = Rule{"opcode", "the opcode is assigned", "IBTA 9.2"}
 	ruleShort      = Rule{"short", "the packet holds the headers of its opcode", "IBTA 9.6.1"}
@@ -38,9 +40,10 @@ var (
 	ruleSyndrome   = Rule{"syndrome", "the AETH's syndrome is assigned and fits its opcode", "IBTA 9.7.5.2"}
 	ruleSolicited  = Rule{"solicited", "only the last packet of a SEND or of a WRITE with immediate has the solicited event bit", "IBTA 9.2"}
 	rulePKey       = Rule{"pkey", "both ends of a connection use one valid partition", "IBTA 10.9.3"}
-	ruleQPN        = Rule{"qpn", "QP 0 is not used; packets to QP 1 and QP 0xffffff are UD", "A17"}
+	ruleQPN        = Rule{"qpn", "packets to QP 0, which only InfiniBand has, QP 1 and QP 0xffffff are UD", "IBTA 3.9.5, A17"}
 	ruleQKey       = Rule{"qkey", "QP 1 has the Q_Key 0x80010000", "IBTA 10.2.5"}
-	ruleGSI        = Rule{"gsi", "a datagram to QP 1 comes from QP 1 and is a MAD of 256 bytes", "IBTA 13.4.2, 13.5.1"}
+	ruleGSI        = Rule{"gsi", "a datagram to QP 1 comes from QP 1 and is a MAD of 256 bytes; on InfiniBand, other queue pairs than QP 0 may send one", "IBTA 13.4.2, 13.5.1"}
+	ruleSMP        = Rule{"smp", "subnet management MADs have 256 bytes, go from QP 0 to QP 0 and use VL 15; nothing else does", "IBTA 7.6.4, 13.5.1, 14.2"}
 	ruleBECN       = Rule{"becn", "a request does not have BECN", "A17"}
 	ruleCNP        = Rule{"cnp", "a CNP has BECN, PSN 0, no AckReq and 16 zero bytes", "A17"}
 	ruleCNPPace    = Rule{"cnp-pace", "CNPs of one flow keep a minimum interval", "A17"}
@@ -91,8 +94,8 @@ func Rules() []Rule { return slices.Concat(packetRules(), requesterRules(), resp
 
 func packetRules() []Rule {
 	return []Rule{
-		ruleFrame, ruleIPChecksum, ruleUDPSum, ruleAddress, ruleTTL, ruleICRC, ruleOpcode, ruleShort, ruleTVer, ruleReserved,
-		rulePad, ruleLength, rulePayload, ruleDMALength, ruleSyndrome, ruleSolicited, rulePKey, ruleQPN, ruleQKey, ruleGSI,
+		ruleFrame, ruleIPChecksum, ruleUDPSum, ruleAddress, ruleTTL, ruleVCRC, ruleICRC, ruleLRH, ruleOpcode, ruleShort, ruleTVer, ruleReserved,
+		rulePad, ruleLength, rulePayload, ruleDMALength, ruleSyndrome, ruleSolicited, rulePKey, ruleQPN, ruleQKey, ruleGSI, ruleSMP,
 		ruleBECN, ruleCNP, ruleCNPPace, ruleStray, ruleService,
 	}
 }
@@ -129,7 +132,7 @@ func partyOf(r Rule, request bool) Party {
 var (
 	noteCut         = Rule{"cut", "the capture has only a part of the frame: the rest is not judged", ""}
 	noteOffload     = Rule{"offload", "the checksum is left to the hardware", ""}
-	noteForeign     = Rule{"not-judged", "reliable datagrams and manufacturer opcodes are not judged", ""}
+	noteForeign     = Rule{"not-judged", "reliable datagrams, manufacturer opcodes and CNPs of InfiniBand are not judged", ""}
 	noteMany        = Rule{"too-many", "more flows than can be judged", ""}
 	noteNewStream   = Rule{"new-connection", "PSNs far from those before: judged as a new connection", ""}
 	noteGap         = Rule{"gap", "requests are missing in the capture", ""}

@@ -30,7 +30,7 @@ func (s *stream) addJump(p *judgedPacket, r *request, expected int64) {
 	if len(s.jumps) == maxJumps {
 		s.jumps = append(s.jumps[:0], s.jumps[1:]...)
 	}
-	s.jumps = append(s.jumps, jump{request: *r, expected: expected, name: p.name,
+	s.jumps = append(s.jumps, jump{request: *r, expected: expected, name: p.name(),
 		certain: s.prevEnd == expected && p.nothingBetween(s.counter, s.counted)})
 }
 
@@ -241,7 +241,7 @@ func (s *stream) leave(p *judgedPacket) {
 	s.start(p.PSN)
 	s.judge.requests += len(old.requests) // they are kept
 	s.aside = &aside{stream: &old}
-	s.aside.jump = jump{request: s.newRequest(p, old.next), expected: old.next, name: p.name, returned: true}
+	s.aside.jump = jump{request: s.newRequest(p, old.next), expected: old.next, name: p.name(), returned: true}
 }
 
 // comeBack returns to the stream that was left, if a request or reply with a PSN continues it.

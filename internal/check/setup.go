@@ -159,7 +159,7 @@ func (s *stream) checkReads(p *judgedPacket, r *request) {
 		return q == nil || q.Seq != seq || q.isAnswered() || q.reported || q.Seq <= s.positive
 	})
 	if n := len(l.open); n > l.most && l.held.no == 0 && s.certain(l.open[0]) {
-		l.held = excessRead{p.No, p.at, p.name, p.Opcode, p.PSN, n, slices.Clone(l.open[:n-l.most])}
+		l.held = excessRead{p.No, p.at, p.name(), p.Opcode, p.PSN, n, slices.Clone(l.open[:n-l.most])}
 	}
 }
 

@@ -138,7 +138,7 @@ func TestInterruptedPassDoesNotReplaceTheReport(t *testing.T) {
 	tp.rs[0].Time, tp.rs[1].Time = tp.rs[1].Time, tp.rs[0].Time
 	interrupted := errors.New("interrupted")
 	passes := 0
-	r, err := judgeRecords(func() iter.Seq2[capture.Record, error] {
+	r, _, err := judgeRecords(func() iter.Seq2[capture.Record, error] {
 		passes++
 		if passes <= 2 {
 			return yield(tp.rs)()

@@ -66,6 +66,16 @@ var broken = []struct {
 	{ruleQPN, "pp-ud", func(t *recording) { t.edit(0, func(p *capture.Packet) { p.DestQP = 0 }) }},
 	{ruleTTL, "pp-ud", func(t *recording) { t.raw(0, func(b []byte) { b[atIP+8] = 0 }) }},
 	{ruleGSI, "cm-rping", func(t *recording) { t.edit(0, func(p *capture.Packet) { p.DETH.SrcQP = 2 }) }},
+	{ruleVCRC, "pp-ud", func(t *recording) {
+		t.toInfiniBand(false)
+		t.rs[0].Data[len(t.rs[0].Data)-1] ^= 1
+	}},
+	{ruleLRH, "pp-ud", func(t *recording) {
+		editLink(func(a *packet.Addressing, _ *packet.Header) { a.LRH.LVer = 1 })(t, 0)
+	}},
+	{ruleSMP, "pp-ud", func(t *recording) {
+		smp(func(a *packet.Addressing, _ *packet.Header, _ []byte) { a.LRH.VL = 0 })(t, 0)
+	}},
 	{ruleBECN, "write-lat-2b", func(t *recording) { t.edit(t.nth(writeOnly, 2), func(p *capture.Packet) { p.BECN = true }) }},
 	{ruleStray, "write-lat-2b", func(t *recording) { t.edit(t.nth(writeOnly, 2), func(p *capture.Packet) { p.DestQP++ }) }},
 	{ruleService, "write-lat-2b", func(t *recording) {

@@ -102,7 +102,7 @@ func RequesterScripts(ps capture.Packets) ([]*RequesterScript, []Note, error) {
 // script, the error says why.
 func scripts[T any](ps capture.Packets, reliable func(*stream) (*T, []Note, error), unreliable func(*stream) (*T, error)) (list []*T, left []Note, err error) {
 	rc, _ := unusable(ps)
-	why := fmt.Errorf("%w: %s, of them %s of RC", ErrNothing, Count(len(ps), "RoCEv2 packet"), Count(rc, "packet"))
+	why := fmt.Errorf("%w: %s, of them %s of RC", ErrNothing, Count(len(ps), "packet"), Count(rc, "packet"))
 	captured := conversation.New(ps, packet.RC)
 	for _, d := range captured.Directions {
 		streams, _ := captured.Streams(d)

@@ -51,7 +51,7 @@ func (s *stream) comparePaths() {
 			if known && e.SrcPort != port {
 				side.v.differ(e, "UDP source port", fmt.Sprint(e.SrcPort), fmt.Sprint(port))
 			}
-			if i > 0 && e.Src.Is4() && int16(e.ID-side.sent[i-1].ID) <= 0 {
+			if i > 0 && e.IsIPv4() && int16(e.ID-side.sent[i-1].ID) <= 0 {
 				side.v.differ(e, "IP identification", fmt.Sprintf("%#04x", e.ID), fmt.Sprintf("above %#04x, that of packet %d", side.sent[i-1].ID, side.sent[i-1].No))
 			}
 		}

@@ -22,7 +22,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.File != "" {
 		b.printf("%s: ", r.File)
 	}
-	b.printf("%s, %s of RC, %s\n", Count(r.RoCE, "RoCEv2 packet"), Count(r.RC, "packet"), Count(len(r.Connections), "connection"))
+	b.printf("%s, %s of RC, %s\n", Count(r.RoCE, "packet"), Count(r.RC, "packet"), Count(len(r.Connections), "connection"))
 	if r.Views > 0 {
 		b.printf("  captured more than once: %s, compared once\n", Count(r.Views, "packet"))
 	}
