@@ -13,6 +13,7 @@
 
 #include "core/at_fork.h"
 #include "core/cancel.h"
+#include "memory/shared.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -242,6 +243,7 @@ static struct ibv_context *new_connected_context(struct ibv_device *device, int 
 		return sr_null(error);
 	}
 	link_context(ctx);
+	sr_mapped_begin();
 	return &ctx->verbs.context;
 }
 

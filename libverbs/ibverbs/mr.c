@@ -82,6 +82,8 @@ static void registered(struct sr_mr *mr, const struct softroce_reg_mr_reply *r)
 	mr->ibv.handle = r->handle;
 	mr->ibv.lkey = r->lkey;
 	mr->ibv.rkey = r->rkey;
+	if (!mr->shared && !mr->external)
+		sr_in_process_add(&mr->in_process, mr->ibv.addr, mr->ibv.length);
 	sr_pd_count_users(mr->ibv.pd, 1);
 }
 
@@ -194,6 +196,7 @@ SR_PUBLIC int ibv_dereg_mr(struct ibv_mr *ibv)
 	sr_pd_count_users(ibv->pd, -1);
 	if (mr->dm)
 		sr_dm_count_users(mr->dm, -1);
+	sr_in_process_remove(&mr->in_process);
 	sr_shared_put(mr->shared);
 	free(mr);
 	return 0;
@@ -220,7 +223,8 @@ static int cmd_rereg_mr(struct sr_mr *mr)
 SR_PUBLIC int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr,
 			   size_t length, int access)
 {
-	struct sr_mr *mr = (struct sr_mr *)ibv, changed = *mr;
+	struct sr_mr *mr = (struct sr_mr *)ibv;
+	struct sr_mr changed = {.ibv = mr->ibv, .iova = mr->iova, .access = mr->access};
 	bool move = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
 	bool leave = flags & IBV_REREG_MR_CHANGE_PD;
 	if (!flags || flags & ~REREG_FLAGS || (move && (!addr || !length)) || (leave && !pd)) {
@@ -244,7 +248,6 @@ SR_PUBLIC int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, voi
 		changed.ibv.length = length;
 		changed.iova = (uintptr_t)addr;
 	}
-	changed.shared = NULL;
 	int error = cmd_rereg_mr(&changed);
 	if (error) {
 		errno = error;
@@ -252,7 +255,10 @@ SR_PUBLIC int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, voi
 	}
 	sr_pd_count_users(changed.ibv.pd, 1);
 	sr_pd_count_users(ibv->pd, -1);
+	sr_in_process_remove(&mr->in_process);
 	sr_shared_put(mr->shared);
 	*mr = changed;
+	if (!mr->shared)
+		sr_in_process_add(&mr->in_process, mr->ibv.addr, mr->ibv.length);
 	return 0;
 }

@@ -14,7 +14,8 @@ struct sr_mr {
 	unsigned int access;
 	bool external;		  /* the memory is not in this process's address space */
 	struct sr_shared *shared; /* has the memory; NULL: the daemon accesses the process's */
-	struct ibv_dm *dm;	  /* device memory, or NULL */
+	struct sr_in_process in_process;
+	struct ibv_dm *dm; /* device memory, or NULL */
 };
 
 struct sr_dm {

@@ -68,9 +68,15 @@ static void *copy_of(const struct sr_mapping *m)
 	void *view = (void *)syscall(SYS_mremap, m->start, 0L, length, MREMAP_MAYMOVE);
 	if (view == MAP_FAILED)
 		return NULL;
-	void *copy = allocate(length);
+	char *copy = allocate(length);
+	uintptr_t from = m->start, to = m->end;
 	if (copy && !syscall(SYS_mprotect, view, length, PROT_READ))
-		copy_words(copy, view, length);
+		while (from < m->end && sr_shared_next_data_locked(m, &from, &to)) {
+			size_t at = from - m->start;
+			copy_words((void *)(copy + at), (void *)((char *)view + at), to - from);
+			from = to;
+			to = m->end;
+		}
 	release(view, length);
 	return copy;
 }

@@ -32,6 +32,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sr_shared *files; /* the latest first */
+static struct sr_link in_process = {&in_process, &in_process};
 static atomic_bool any;
 
 /*
@@ -41,6 +42,21 @@ static atomic_bool any;
 static void *real_mmap(void *address, size_t length, int flags, int fd)
 {
 	return (void *)syscall(SYS_mmap, address, length, PROT_READ | PROT_WRITE, flags, fd, 0L);
+}
+
+/*
+ * With the lock held nothing may use the program's allocator, whose locks another thread may hold
+ * that forks: a struct has a page of its own.
+ */
+static struct sr_shared *allocate(void)
+{
+	struct sr_shared *s = real_mmap(NULL, sizeof *s, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	return s == MAP_FAILED ? NULL : s;
+}
+
+static void release(struct sr_shared *s)
+{
+	syscall(SYS_munmap, s, sizeof *s);
 }
 
 void sr_shared_lock(void)
@@ -85,7 +101,7 @@ static void drop(struct sr_shared **p)
 	*p = s->next;
 	close_file(s);
 	if (!s->regions)
-		free(s);
+		release(s);
 }
 
 /* Ends the use of a file without regions: the daemon has unmapped it and cannot map it again. */
@@ -97,7 +113,7 @@ static void forget(struct sr_shared *s)
 	if (*p)
 		drop(p);
 	else
-		free(s); /* it was dropped before */
+		release(s); /* it was dropped before */
 }
 
 void sr_shared_forget(void)
@@ -252,6 +268,16 @@ static uint32_t find_mapping(struct range *r, bool *direct_access)
 	return found ? 0 : SOFTROCE_UNSHARED_KIND;
 }
 
+static bool is_accessed_in_process(const struct range *r)
+{
+	sr_for_each (l, &in_process) {
+		const struct sr_in_process *p = sr_container(l, struct sr_in_process, link);
+		if (p->first < r->end_page && p->end > r->first_page)
+			return true;
+	}
+	return false;
+}
+
 /* Tells why memory cannot be exchanged, or 0 if it can. */
 static uint32_t unshared(const struct range *r, bool direct_access)
 {
@@ -267,7 +293,7 @@ static uint32_t unshared(const struct range *r, bool direct_access)
 	if (contains(r, __builtin_frame_address(0)) || contains(r, &errno) ||
 	    contains(r, (void *)pthread_self()))
 		return SOFTROCE_UNSHARED_KIND;
-	if (direct_access)
+	if (direct_access || is_accessed_in_process(r))
 		return SOFTROCE_UNSHARED_KERNEL;
 	if (!is_single_threaded())
 		return SOFTROCE_UNSHARED_THREADS;
@@ -334,7 +360,9 @@ static bool exchange_pages(int fd, const struct range *r)
 
 static struct sr_shared *new_file(void)
 {
-	struct sr_shared *s = calloc(1, sizeof *s);
+	if (count_files() >= MAX_FILES)
+		return NULL;
+	struct sr_shared *s = allocate();
 	struct stat st;
 	if (!s)
 		return NULL;
@@ -353,20 +381,16 @@ static struct sr_shared *new_file(void)
 	}
 	if (s->fd >= 0)
 		close(s->fd);
-	free(s);
+	release(s);
 	return NULL;
 }
 
-static struct sr_shared *exchange(const struct range *r)
+/* Adds a file whose memory has been mapped, or closes it. */
+static struct sr_shared *add_file(struct sr_shared *s, bool mapped)
 {
-	if (count_files() >= MAX_FILES)
-		return NULL;
-	struct sr_shared *s = new_file();
-	if (!s)
-		return NULL;
-	if (!exchange_pages(s->fd, r)) {
+	if (!mapped) {
 		close(s->fd);
-		free(s);
+		release(s);
 		return NULL;
 	}
 	atomic_store_explicit(&any, true, memory_order_release);
@@ -375,14 +399,48 @@ static struct sr_shared *exchange(const struct range *r)
 	return s;
 }
 
+static struct sr_shared *exchange(const struct range *r)
+{
+	struct sr_shared *s = new_file();
+	return s ? add_file(s, exchange_pages(s->fd, r)) : NULL;
+}
+
+bool sr_shared_map(void *address, size_t length, uint64_t *inode)
+{
+	struct sr_shared *s = may_have_memfd() ? new_file() : NULL;
+	if (!s)
+		return false;
+	*inode = s->inode;
+	return add_file(s, real_mmap(address, length, MAP_SHARED | MAP_FIXED, s->fd) != MAP_FAILED);
+}
+
+static struct sr_shared **find_inode(uint64_t inode)
+{
+	struct sr_shared **p = &files;
+	while (*p && (*p)->inode != inode)
+		p = &(*p)->next;
+	return p;
+}
+
+bool sr_shared_is_new(uint64_t inode)
+{
+	struct sr_shared *s = *find_inode(inode);
+	return s && !s->registered && is_open(s);
+}
+
+void sr_shared_close(uint64_t inode)
+{
+	struct sr_shared **p = find_inode(inode);
+	if (*p)
+		drop(p);
+}
+
 /* Returns the file of a mapping, or NULL if it was dropped, or its descriptor closed. */
 static struct sr_shared *find_file(const struct sr_mapping *m)
 {
 	if (!sr_shared_mapping(m))
 		return NULL;
-	struct sr_shared **p = &files;
-	while (*p && (*p)->inode != m->inode)
-		p = &(*p)->next;
+	struct sr_shared **p = find_inode(m->inode);
 	if (*p && !is_open(*p))
 		drop(p);
 	else if (*p && is_accessible(m))
@@ -408,7 +466,7 @@ static struct sr_shared *share(struct range *r, uint64_t *offset, uint32_t *reas
 	return exchange(r);
 }
 
-static bool is_enabled(void)
+bool sr_shared_enabled(void)
 {
 	const char *mode = getenv("SOFTROCE_MEMORY");
 	return mode && !strcmp(mode, "auto");
@@ -419,7 +477,7 @@ struct sr_shared *sr_shared_get(void *address, size_t length, uint64_t *offset, 
 	uintptr_t mask = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
 	struct range r = {.first = (uintptr_t)address, .end = (uintptr_t)address + length};
 	*reason = SOFTROCE_UNSHARED_DISABLED;
-	if (!is_enabled())
+	if (!sr_shared_enabled())
 		return NULL;
 	*reason = SOFTROCE_UNSHARED_KIND;
 	if (!length || r.end < r.first || r.end + mask < r.end)
@@ -429,11 +487,30 @@ struct sr_shared *sr_shared_get(void *address, size_t length, uint64_t *offset, 
 	int state = sr_defer_cancel();
 	sr_shared_lock();
 	struct sr_shared *s = share(&r, offset, reason);
-	if (s)
+	if (s) {
 		s->regions++;
+		s->registered = true;
+	}
 	sr_shared_unlock();
 	sr_restore_cancel(state);
 	return s;
+}
+
+void sr_in_process_add(struct sr_in_process *r, const void *address, size_t length)
+{
+	r->first = (uintptr_t)address;
+	r->end = r->first + length;
+	sr_shared_lock();
+	sr_list_add(&in_process, &r->link);
+	sr_shared_unlock();
+}
+
+void sr_in_process_remove(struct sr_in_process *r)
+{
+	sr_shared_lock();
+	if (r->link.next)
+		sr_list_del(&r->link);
+	sr_shared_unlock();
 }
 
 void sr_shared_put(struct sr_shared *s)
@@ -449,24 +526,27 @@ void sr_shared_put(struct sr_shared *s)
 	sr_restore_cancel(state);
 }
 
+bool sr_shared_next_data_locked(const struct sr_mapping *m, uintptr_t *first, uintptr_t *end)
+{
+	struct sr_shared *s = *find_inode(m->inode);
+	if (!s || !is_open(s))
+		return true;
+	off_t base = (off_t)m->offset - (off_t)m->start;
+	off_t from = lseek(s->fd, (off_t)*first + base, SEEK_DATA);
+	off_t to = from < 0 ? -1 : lseek(s->fd, from, SEEK_HOLE);
+	bool data = from >= 0 ? from - base < (off_t)*end : errno != ENXIO;
+	if (from >= 0 && data)
+		*first = (uintptr_t)(from - base);
+	if (to >= 0 && to - base < (off_t)*end)
+		*end = (uintptr_t)(to - base);
+	return data;
+}
+
 bool sr_shared_next_data(const struct sr_mapping *m, uintptr_t *first, uintptr_t *end)
 {
 	if (pthread_mutex_trylock(&lock))
 		return true;
-	struct sr_shared *s = files;
-	while (s && s->inode != m->inode)
-		s = s->next;
-	bool data = true;
-	if (s && is_open(s)) {
-		off_t base = (off_t)m->offset - (off_t)m->start;
-		off_t from = lseek(s->fd, (off_t)*first + base, SEEK_DATA);
-		off_t to = from < 0 ? -1 : lseek(s->fd, from, SEEK_HOLE);
-		data = from >= 0 ? from - base < (off_t)*end : errno != ENXIO;
-		if (from >= 0 && data)
-			*first = (uintptr_t)(from - base);
-		if (to >= 0 && to - base < (off_t)*end)
-			*end = (uintptr_t)(to - base);
-	}
+	bool data = sr_shared_next_data_locked(m, first, end);
 	pthread_mutex_unlock(&lock);
 	return data;
 }

@@ -22,6 +22,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "core/list.h"
 #include "memory/maps.h"
 
 /* A memfd and the registered regions in it. */
@@ -31,6 +32,7 @@ struct sr_shared {
 	dev_t device;
 	uint64_t inode;
 	unsigned int regions;
+	bool registered; /* it has had a region */
 };
 
 /*
@@ -39,8 +41,37 @@ struct sr_shared {
  */
 struct sr_shared *sr_shared_get(void *address, size_t length, uint64_t *offset, uint32_t *reason);
 
+/*
+ * A region that the daemon accesses in the process: what it writes to the pages while they are
+ * exchanged would be lost. sr_in_process_add is called after the registration, and
+ * sr_in_process_remove after the deregistration, also of a region that was not added.
+ */
+struct sr_in_process {
+	struct sr_link link;
+	uintptr_t first, end;
+};
+
+void sr_in_process_add(struct sr_in_process *r, const void *address, size_t length);
+void sr_in_process_remove(struct sr_in_process *r);
+
 /* sr_shared_put ends a use of it; NULL is allowed. */
 void sr_shared_put(struct sr_shared *s);
+
+/* sr_shared_enabled reports whether the user has asked for memory that the daemon can map. */
+bool sr_shared_enabled(void);
+
+/* sr_mapped_begin makes the memory shared that the program maps from now on (mapped.c). */
+void sr_mapped_begin(void);
+
+/*
+ * For memory that is shared from the start (aligned.c, mapped.c). The caller holds the lock.
+ * sr_shared_map maps a new memfd at address, in place of what is there, and returns its inode.
+ * sr_shared_is_new reports whether nothing of it was registered yet, so that it can be. After
+ * sr_shared_close it cannot.
+ */
+bool sr_shared_map(void *address, size_t length, uint64_t *inode);
+bool sr_shared_is_new(uint64_t inode);
+void sr_shared_close(uint64_t inode);
 
 /*
  * sr_shared_next_data finds the first part of a mapping, between *first and *end, that the file has
@@ -49,13 +80,16 @@ void sr_shared_put(struct sr_shared *s);
  */
 bool sr_shared_next_data(const struct sr_mapping *m, uintptr_t *first, uintptr_t *end);
 
+/* sr_shared_next_data_locked does the same for a caller that holds the lock. */
+bool sr_shared_next_data_locked(const struct sr_mapping *m, uintptr_t *first, uintptr_t *end);
+
 /* sr_shared_any reports whether memory was ever exchanged. */
 bool sr_shared_any(void);
 
 /* sr_shared_mapping reports whether a mapping shows exchanged memory. */
 bool sr_shared_mapping(const struct sr_mapping *m);
 
-/* For forks: the lock of all memfds, and what a child does with them. */
+/* The lock of all memfds, which a fork holds, and what a child does with them. */
 void sr_shared_lock(void);
 void sr_shared_unlock(void);
 void sr_shared_forget(void);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Memory that is shared with the daemon, under threads that transfer, madvise, and register, and
- * children that are forked meanwhile: argument 1 is the time in seconds, argument 2 a seed.
+ * Memory that is shared with the daemon, under threads that transfer, madvise, allocate, and
+ * register, and children that are forked meanwhile: argument 1 is the time in seconds, argument 2 a
+ * seed.
  */
 #include "setup.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -25,7 +27,7 @@ struct worker {
 	char *mem;
 	unsigned int seed;
 	pthread_t thread;
-	long transfers, advices, registrations;
+	long transfers, advices, registrations, allocations;
 };
 
 static struct worker workers[THREADS];
@@ -86,6 +88,31 @@ static void advise(struct worker *w)
 	w->advices++;
 }
 
+/* Allocations of a few sizes, of which some are registered. */
+static void allocate(struct worker *w)
+{
+	char *p[4];
+	size_t size[4];
+	for (int i = 0; i < 4; i++) {
+		size[i] = (size_t)(1 + rand_r(&w->seed) % 8) * PAGE;
+		REQUIRE(!posix_memalign((void **)&p[i], PAGE, size[i]));
+		memset(p[i], i + 1, size[i]);
+	}
+	struct ibv_mr *mr = ibv_reg_mr(w->s.pd, p[0], size[0], ALL_ACCESS);
+	REQUIRE(mr);
+	write_to(w, mr, size[0] / 2, 0, size[0] / 2);
+	for (int i = 0; i < 4; i++)
+		CHECK(all(p[i], size[i], (char)(i + 1)));
+	bool late = rand_r(&w->seed) % 2;
+	if (!late)
+		RETURNS(0, ibv_dereg_mr(mr));
+	for (int i = 0; i < 4; i++)
+		free(p[i]);
+	if (late)
+		RETURNS(0, ibv_dereg_mr(mr));
+	w->allocations++;
+}
+
 /* New memory, and a part of what is shared. */
 static void register_more(struct worker *w)
 {
@@ -109,9 +136,10 @@ static void register_more(struct worker *w)
 static void *work(void *arg)
 {
 	struct worker *w = arg;
-	void (*const actions[])(struct worker *) = {transfer, transfer, advise, register_more};
+	void (*const actions[])(struct worker *) = {transfer, transfer, advise, allocate,
+						    register_more};
 	while (!stop && !failures)
-		actions[rand_r(&w->seed) % 4](w);
+		actions[rand_r(&w->seed) % 5](w);
 	return NULL;
 }
 
@@ -123,6 +151,10 @@ static int child(void)
 		char *half = workers[i].mem + SIZE / 2;
 		CHECK(all(half, SIZE / 2, (char)(i + 1)));
 		memset(workers[i].mem, 0x55, SIZE);
+		char *p = memalign(PAGE, SIZE);
+		REQUIRE(p);
+		memset(p, 0x55, SIZE);
+		free(p);
 	}
 	return failures != 0;
 }
@@ -156,7 +188,7 @@ int main(int argc, char **argv)
 		setup_open(&w->s);
 		w->qp = loopback_qp(&w->s);
 		w->seed = (unsigned int)atol(argv[2]) + (unsigned int)i;
-		w->mem = aligned_alloc(PAGE, SIZE);
+		w->mem = i ? aligned_alloc(PAGE, SIZE) : anonymous(SIZE);
 		REQUIRE(w->mem);
 		memset(w->mem + SIZE / 2, i + 1, SIZE / 2);
 		REQUIRE((w->mr = ibv_reg_mr(w->s.pd, w->mem, SIZE, ALL_ACCESS)));
@@ -168,13 +200,16 @@ int main(int argc, char **argv)
 	for (int i = 0; i < THREADS; i++) {
 		struct worker *w = &workers[i];
 		REQUIRE(!pthread_join(w->thread, NULL));
-		printf("%ld transfers, %ld advices, %ld registrations; ", w->transfers, w->advices,
-		       w->registrations);
-		CHECK(w->transfers && w->advices && w->registrations);
+		printf("%ld transfers, %ld advices, %ld allocations, %ld registrations; ",
+		       w->transfers, w->advices, w->allocations, w->registrations);
+		CHECK(w->transfers && w->advices && w->allocations && w->registrations);
 		RETURNS(0, ibv_dereg_mr(w->mr));
 		RETURNS(0, ibv_destroy_qp(w->qp));
 		setup_close(&w->s);
-		free(w->mem);
+		if (i)
+			free(w->mem);
+		else
+			munmap(w->mem, SIZE);
 	}
 	printf("%ld forks\n", forks);
 	return failures != 0;
