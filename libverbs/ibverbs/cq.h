@@ -24,6 +24,8 @@ struct sr_cq {
 	uint32_t mask;
 	uint32_t consumer;
 	uint32_t empty_polls;
+	uint32_t yield_polls;	 /* empty polls from one yield of the processor to the next */
+	uint32_t polls_to_yield; /* those that are left */
 	const struct softroce_cqe *cqe;	   /* the one that an extended poll is looking at */
 	struct softroce_cqe flush_cqe;	   /* made by sr_flush_next */
 	struct sr_link send_qps, recv_qps; /* those that complete here, under lock */

@@ -31,6 +31,7 @@ void sr_wake_engine(struct sr_context *ctx)
 		if (!sr_conn_stolen(&ctx->conn) && write(ctx->doorbell_fd, &one, sizeof one) < 0)
 			errno = saved;
 		sr_restore_cancel(state);
+		atomic_store_explicit(&ctx->engine_woken, true, memory_order_relaxed);
 	}
 }
 
