@@ -4,8 +4,10 @@ package check
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"debug/elf"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,16 +16,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"softroce/attach"
-	"softroce/internal/control"
 	"softroce/internal/fabrictest"
 	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/verbs/verbstest"
-	"softroce/wire/fault"
 )
 
 // A build is the libraries, built once, and the programs that use them.
@@ -160,6 +161,7 @@ func TestPrograms(t *testing.T) {
 		{"invalid_args", "invalid arguments return errors"},
 		{"overwritten", "an overwritten index is not followed"},
 		{"paths", "device paths are redirected"},
+		{"rate_limit", "rate limits are set and read"},
 		{"posted", "a message that is posted before its queue pair ends arrives"},
 		{"rdmacm", "the connection manager reports outcomes"},
 		{"resize_full", "a resize without room for a descriptor uses memory that is mapped"},
@@ -176,6 +178,41 @@ func TestGIDsOfRoCEv1CannotBeUsed(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{Identity: nic.Identity{RoCEv1GIDs: true}})
 	if out, err := command(t, f.Socket(), compile(t, "gid_types")).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestSecondPortHasNoCable(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{Identity: nic.Identity{Ports: 2, ActiveSpeed: ib.SpeedXDR, ActiveWidth: ib.Width4X}})
+	c := command(t, f.Socket(), compile(t, "two_ports"))
+	var failures bytes.Buffer
+	c.Stderr = &failures
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Errorf("read %q (%v)", line, err)
+	}
+	f.Do(0, func() {
+		d := f.Devices[0]
+		for _, err := range []error{
+			d.SetPort(2, true), d.SetPort(2, true), d.Fire(ib.EventPortErr, 2), d.Fire(ib.EventClientReregister, 2), d.SetPort(2, true),
+		} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		for _, err := range []error{d.SetPort(3, true), d.SetPort(0, true), d.Fire(ib.EventPortErr, 3)} {
+			if !errors.Is(err, syscall.EINVAL) {
+				t.Errorf("a port that does not exist: %v", err)
+			}
+		}
+	})
+	if err := c.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, failures.String())
 	}
 }
 
@@ -380,51 +417,5 @@ func TestForkedChildDoesNotWaitForFirstUse(t *testing.T) {
 	out, err := plain.command(t, programLimit, verbstest.New(t).Socket(), plain.compile(t, "fork_first_use")).CombinedOutput()
 	if err != nil {
 		t.Errorf("fork_first_use: %v\n%s", err, out)
-	}
-}
-
-// Every verb fails as its rule says, every error of a completion and every event arrives, and what
-// is not hit by a rule works.
-func TestProgramSeesFaults(t *testing.T) {
-	f := verbstest.New(t)
-	c, err := control.Dial(t.Context(), f.Socket())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	rule, requests := 0, 0
-	left := slices.Clone(fault.VerbNames)
-	stderr, err := converse(t, command(t, f.Socket(), compile(t, "faults")), func(line string) {
-		requests++
-		left = slices.DeleteFunc(left, func(verb string) bool { return line == "fail "+verb+" EXDEV" })
-		var event, number uint32
-		if n, _ := fmt.Sscanf(line, "fire %d %d", &event, &number); n == 2 {
-			if err := c.FireEvent(t.Context(), "nic0", ib.EventType(event), number); err != nil {
-				t.Errorf("%s: %v", line, err)
-			}
-			return
-		}
-		if rule > 0 {
-			if err := c.RemoveFault(t.Context(), rule); err != nil {
-				t.Error(err)
-			}
-		}
-		first, last, err := c.AddFaults(t.Context(), line)
-		if err != nil || last > first {
-			t.Errorf("%s: rules %d to %d, %v", line, first, last, err)
-		}
-		if rule = first; last < first {
-			rule = 0
-		}
-	})
-	if err != nil || requests < 100 {
-		t.Errorf("%v after %d requests\n%s", err, requests, stderr)
-	}
-	// The library carries out destroy_ah later, or not at all. The others return no error, or need
-	// a connection: package attach lets each request fail.
-	want := []string{"destroy_ah", "rdma_destroy_event_channel", "rdma_destroy_id", "rdma_migrate_id", "rdma_resolve_route",
-		"rdma_connect", "rdma_accept", "rdma_reject", "rdma_establish", "rdma_disconnect", "rdma_notify", "rdma_join_multicast", "rdma_leave_multicast"}
-	if !slices.Equal(left, want) {
-		t.Errorf("the program does not let %v fail, want %v", left, want)
 	}
 }

@@ -1,36 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * What a program sees of faults: verbs that fail, work requests that complete with an error, and
- * asynchronous events. A line on standard output is a request to the test, which answers with an
- * empty line: a fault program to set, or "fire" with an event and the number of its object.
+ * asynchronous events. faults_cm.c has the verbs of connections.
  */
+#include "faults.h"
 #include "setup.h"
 
 #include <fcntl.h>
 #include <rdma/rdma_cma.h>
-#include <stdarg.h>
 
 static struct setup s;
-
-__attribute__((format(printf, 1, 2))) static void request(const char *format, ...)
-{
-	char line[8];
-	va_list args;
-	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	printf("\n");
-	fflush(stdout);
-	REQUIRE(fgets(line, sizeof line, stdin));
-}
-
-/* Checks a call of a verb while a rule lets it fail with EXDEV, which no verb fails with else. */
-#define FAILING(verb, check)                                                                       \
-	do {                                                                                       \
-		request("fail " verb " EXDEV");                                                    \
-		check;                                                                             \
-		request("# no rule");                                                              \
-	} while (0)
 
 static void device_verbs(void)
 {
@@ -137,103 +116,129 @@ static void other_verbs(void)
 	RETURNS(0, ibv_destroy_qp(qp));
 }
 
-static void connection_verbs(void)
-{
-	struct rdma_event_channel *channel;
-	struct rdma_cm_id *id;
-	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0xc0000201)};
-	struct sockaddr *addr = (struct sockaddr *)&at;
-	uint8_t tos = 0;
-	FAILING("rdma_create_event_channel", FAILS(EXDEV, !rdma_create_event_channel()));
-	REQUIRE((channel = rdma_create_event_channel()));
-	FAILING("rdma_create_id",
-		FAILS(EXDEV, rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == -1));
-	REQUIRE(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
-	FAILING("rdma_set_option",
-		FAILS(EXDEV, rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos,
-					     sizeof tos) == -1));
-	FAILING("rdma_bind_addr", FAILS(EXDEV, rdma_bind_addr(id, addr) == -1));
-	RETURNS(0, rdma_bind_addr(id, addr));
-	FAILING("rdma_listen", FAILS(EXDEV, rdma_listen(id, 1) == -1));
-	RETURNS(0, rdma_listen(id, 1));
-	RETURNS(0, rdma_destroy_id(id));
-	REQUIRE(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
-	FAILING("rdma_resolve_addr", FAILS(EXDEV, rdma_resolve_addr(id, NULL, addr, 1000) == -1));
-	RETURNS(0, rdma_destroy_id(id));
-	rdma_destroy_event_channel(channel);
-}
-
 /* Posts a work request and returns its completion, or that of its receive. */
-static struct ibv_wc complete(struct ibv_qp *qp, enum ibv_wr_opcode op)
+static struct ibv_wc complete(struct ibv_qp *qp, struct ibv_send_wr wr)
 {
 	struct ibv_sge sge = {(uintptr_t)s.buf, 8, s.mr->lkey};
 	struct ibv_recv_wr recv = {.wr_id = 1, .sg_list = &sge, .num_sge = 1}, *bad_recv;
-	struct ibv_send_wr wr = {.wr_id = 2,
-				 .sg_list = &sge,
-				 .num_sge = 1,
-				 .opcode = op,
-				 .wr.rdma = {(uintptr_t)s.buf + 64, s.mr->rkey}},
-			   *bad;
+	struct ibv_send_wr *bad;
 	struct ibv_wc wc;
+	wr.wr_id = 2;
+	if (wr.opcode != IBV_WR_BIND_MW && wr.opcode != IBV_WR_LOCAL_INV) {
+		wr.sg_list = &sge;
+		wr.num_sge = 1;
+	}
 	REQUIRE(!ibv_post_recv(qp, &recv, &bad_recv) && !ibv_post_send(qp, &wr, &bad));
 	while (!ibv_poll_cq(s.cq, 1, &wc))
 		;
 	return wc;
 }
 
+static struct ibv_send_wr rdma(enum ibv_wr_opcode op)
+{
+	return (struct ibv_send_wr){.opcode = op, .wr.rdma = {(uintptr_t)s.buf + 64, s.mr->rkey}};
+}
+
+static struct ibv_send_wr atomic(enum ibv_wr_opcode op)
+{
+	return (struct ibv_send_wr){
+		.opcode = op,
+		.wr.atomic = {.remote_addr = (uintptr_t)s.buf + 64, .rkey = s.mr->rkey}};
+}
+
 /* The first completion of a new queue pair has this status, and the queue pair is in ERR. */
-static void completes(const char *opcode, enum ibv_wr_opcode op, uint64_t id, const char *name,
+static void completes(const char *opcode, struct ibv_send_wr wr, const char *name,
 		      enum ibv_wc_status status)
 {
+	uint64_t id = strcmp(opcode, "recv") ? 2 : 1;
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr;
 	struct ibv_wc wc;
 	struct ibv_qp *qp = loopback_qp(&s);
 	request("fail completion %s vendor_err 0x1%02x opcode %s qp %u", name, status, opcode,
 		qp->qp_num);
-	wc = complete(qp, op);
+	wc = complete(qp, wr);
 	if (wc.status != status || wc.vendor_err != 0x100u + status || wc.wr_id != id) {
 		fprintf(stderr, "%s, %s: status %d, vendor_err %#x, wr_id %d\n", opcode, name,
 			wc.status, wc.vendor_err, (int)wc.wr_id);
 		failures++;
 	}
 	CHECK(!ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) && attr.qp_state == IBV_QPS_ERR);
+	/* Everything else is flushed. */
+	struct ibv_send_wr *bad;
+	wr.wr_id = 3;
+	REQUIRE(!ibv_post_send(qp, &wr, &bad));
+	do {
+		while (!ibv_poll_cq(s.cq, 1, &wc))
+			;
+		if (wc.status != IBV_WC_WR_FLUSH_ERR || wc.vendor_err) {
+			fprintf(stderr, "%s, %s: then wr_id %d with status %d, vendor_err %#x\n",
+				opcode, name, (int)wc.wr_id, wc.status, wc.vendor_err);
+			failures++;
+		}
+	} while (wc.wr_id != 3);
 	RETURNS(0, ibv_destroy_qp(qp));
 	while (ibv_poll_cq(s.cq, 1, &wc))
 		;
 }
+
+/* Kinds of operations that can have the same errors. */
+enum kind {
+	RECV = 1,
+	SEND = 2,
+	RESPONSE = 4,
+	LOCAL = 8,
+	ALL = RECV | SEND | RESPONSE | LOCAL
+};
 
 static void completions(void)
 {
 	static const struct {
 		const char *name;
 		enum ibv_wc_status status;
-		bool recv, send;
+		unsigned int kinds;
 	} table[] = {
-		{"LOC_LEN_ERR", IBV_WC_LOC_LEN_ERR, true, true},
-		{"LOC_QP_OP_ERR", IBV_WC_LOC_QP_OP_ERR, true, true},
-		{"LOC_PROT_ERR", IBV_WC_LOC_PROT_ERR, true, true},
-		{"LOC_ACCESS_ERR", IBV_WC_LOC_ACCESS_ERR, true, false},
-		{"REM_INV_REQ_ERR", IBV_WC_REM_INV_REQ_ERR, false, true},
-		{"REM_ACCESS_ERR", IBV_WC_REM_ACCESS_ERR, false, true},
-		{"REM_OP_ERR", IBV_WC_REM_OP_ERR, false, true},
-		{"RETRY_EXC_ERR", IBV_WC_RETRY_EXC_ERR, false, true},
-		{"RNR_RETRY_EXC_ERR", IBV_WC_RNR_RETRY_EXC_ERR, false, true},
-		{"REM_ABORT_ERR", IBV_WC_REM_ABORT_ERR, true, true},
-		{"FATAL_ERR", IBV_WC_FATAL_ERR, true, true},
-		{"RESP_TIMEOUT_ERR", IBV_WC_RESP_TIMEOUT_ERR, false, true},
-		{"GENERAL_ERR", IBV_WC_GENERAL_ERR, true, true},
+		{"LOC_LEN_ERR", IBV_WC_LOC_LEN_ERR, RECV | SEND | RESPONSE},
+		{"LOC_QP_OP_ERR", IBV_WC_LOC_QP_OP_ERR, ALL},
+		{"LOC_PROT_ERR", IBV_WC_LOC_PROT_ERR, ALL},
+		{"MW_BIND_ERR", IBV_WC_MW_BIND_ERR, LOCAL},
+		{"BAD_RESP_ERR", IBV_WC_BAD_RESP_ERR, RESPONSE},
+		{"LOC_ACCESS_ERR", IBV_WC_LOC_ACCESS_ERR, RECV},
+		{"REM_INV_REQ_ERR", IBV_WC_REM_INV_REQ_ERR, SEND | RESPONSE},
+		{"REM_ACCESS_ERR", IBV_WC_REM_ACCESS_ERR, SEND | RESPONSE},
+		{"REM_OP_ERR", IBV_WC_REM_OP_ERR, SEND | RESPONSE},
+		{"RETRY_EXC_ERR", IBV_WC_RETRY_EXC_ERR, SEND | RESPONSE},
+		{"RNR_RETRY_EXC_ERR", IBV_WC_RNR_RETRY_EXC_ERR, SEND},
+		{"REM_ABORT_ERR", IBV_WC_REM_ABORT_ERR, RECV | SEND | RESPONSE},
+		{"FATAL_ERR", IBV_WC_FATAL_ERR, ALL},
+		{"RESP_TIMEOUT_ERR", IBV_WC_RESP_TIMEOUT_ERR, SEND | RESPONSE},
+		{"GENERAL_ERR", IBV_WC_GENERAL_ERR, ALL},
 	};
-	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-		if (table[i].send) {
-			completes("send", IBV_WR_SEND, 2, table[i].name, table[i].status);
-			completes("rdma_write", IBV_WR_RDMA_WRITE, 2, table[i].name,
-				  table[i].status);
-		}
-		if (table[i].recv)
-			completes("recv", IBV_WR_SEND, 1, table[i].name, table[i].status);
-	}
-	completes("rdma_read", IBV_WR_RDMA_READ, 2, "BAD_RESP_ERR", IBV_WC_BAD_RESP_ERR);
+	struct ibv_mw *mw = ibv_alloc_mw(s.pd, IBV_MW_TYPE_2);
+	REQUIRE(mw);
+	const struct {
+		const char *opcode;
+		struct ibv_send_wr wr;
+		enum kind kind;
+	} operations[] = {
+		{"recv", {.opcode = IBV_WR_SEND}, RECV},
+		{"send", {.opcode = IBV_WR_SEND}, SEND},
+		{"rdma_write", rdma(IBV_WR_RDMA_WRITE), SEND},
+		{"rdma_read", rdma(IBV_WR_RDMA_READ), RESPONSE},
+		{"atomic_write", rdma(IBV_WR_ATOMIC_WRITE), RESPONSE},
+		{"comp_swap", atomic(IBV_WR_ATOMIC_CMP_AND_SWP), RESPONSE},
+		{"fetch_add", atomic(IBV_WR_ATOMIC_FETCH_AND_ADD), RESPONSE},
+		{"bind_mw",
+		 {.opcode = IBV_WR_BIND_MW, .bind_mw = {.mw = mw, .bind_info = {.mr = s.mr}}},
+		 LOCAL},
+		{"local_inv", {.opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = mw->rkey}, LOCAL},
+	};
+	for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+		for (size_t o = 0; o < sizeof operations / sizeof *operations; o++)
+			if (table[i].kinds & operations[o].kind)
+				completes(operations[o].opcode, operations[o].wr, table[i].name,
+					  table[i].status);
+	RETURNS(0, ibv_dealloc_mw(mw));
 	request("# no rule");
 }
 
@@ -242,7 +247,7 @@ static void event(enum ibv_event_type type, uint32_t number, const void *element
 	struct ibv_async_event e;
 	request("fire %d %u", type, number);
 	REQUIRE(!ibv_get_async_event(s.context, &e));
-	if (e.event_type != type || (element && e.element.qp != element)) {
+	if (e.event_type != type || (element && (void *)e.element.qp != element)) {
 		fprintf(stderr, "%s: got %s\n", ibv_event_type_str(type),
 			ibv_event_type_str(e.event_type));
 		failures++;
@@ -277,31 +282,19 @@ static void events(void)
 	qp = loopback_qp(&s);
 	event(IBV_EVENT_QP_ACCESS_ERR, qp->qp_num, qp);
 	RETURNS(0, ibv_destroy_qp(qp));
+	struct ibv_srq_init_attr srq_init = {.attr = {.max_wr = 4, .max_sge = 1}};
+	struct ibv_srq *srq = ibv_create_srq(s.pd, &srq_init);
+	REQUIRE(srq);
+	event(IBV_EVENT_SRQ_LIMIT_REACHED, 0, srq);
+	event(IBV_EVENT_SRQ_ERR, 0, srq);
+	RETURNS(0, ibv_destroy_srq(srq));
+	event(IBV_EVENT_CQ_ERR, 0, s.cq);
 	event(IBV_EVENT_DEVICE_FATAL, 0, NULL);
 }
 
-/* A request for a connection is rejected, and an access to registered memory is refused. */
-static void peers(void)
+/* A peer is refused access to registered memory. */
+static void accesses(void)
 {
-	struct rdma_event_channel *channel = rdma_create_event_channel();
-	struct rdma_cm_id *listener, *id;
-	struct rdma_cm_event *e;
-	struct rdma_conn_param param = {0};
-	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0xc0000201)};
-	struct sockaddr *addr = (struct sockaddr *)&at;
-	REQUIRE(channel && !rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP));
-	REQUIRE(!rdma_bind_addr(listener, addr) && !rdma_listen(listener, 1));
-	at.sin_port = rdma_get_src_port(listener);
-	REQUIRE(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
-	REQUIRE(!rdma_resolve_addr(id, NULL, addr, 1000) && !rdma_get_cm_event(channel, &e));
-	REQUIRE(!rdma_ack_cm_event(e) && !rdma_resolve_route(id, 1000));
-	REQUIRE(!rdma_get_cm_event(channel, &e) && !rdma_ack_cm_event(e));
-	request("fail connection insufficient_responder_resources");
-	REQUIRE(!rdma_connect(id, &param) && !rdma_get_cm_event(channel, &e));
-	CHECK(e->event == RDMA_CM_EVENT_REJECTED && e->status == 27);
-	REQUIRE(!rdma_ack_cm_event(e) && !rdma_destroy_id(id) && !rdma_destroy_id(listener));
-	rdma_destroy_event_channel(channel);
-
 	struct ibv_qp *qp = loopback_qp(&s), *peer = loopback_qp(&s);
 	struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
 	REQUIRE(!ibv_modify_qp(qp, &reset, IBV_QP_STATE) &&
@@ -309,7 +302,7 @@ static void peers(void)
 	connect_qp(&s, qp, peer->qp_num);
 	connect_qp(&s, peer, qp->qp_num);
 	request("fail access qp %u rkey %u", peer->qp_num, s.mr->rkey);
-	CHECK(complete(qp, IBV_WR_RDMA_WRITE).status == IBV_WC_REM_ACCESS_ERR);
+	CHECK(complete(qp, rdma(IBV_WR_RDMA_WRITE)).status == IBV_WC_REM_ACCESS_ERR);
 	struct ibv_async_event async;
 	REQUIRE(!ibv_get_async_event(s.context, &async));
 	CHECK(async.event_type == IBV_EVENT_QP_ACCESS_ERR && async.element.qp == peer);
@@ -349,17 +342,17 @@ static void closed_connection(void)
 	rdma_destroy_event_channel(channel);
 }
 
-int main(void)
+/* The argument is how many seconds the program may take. */
+int main(int argc, char **argv)
 {
-	limit_time(50);
+	limit_time(argc > 1 ? atoi(argv[1]) : 50);
 	setup_open(&s);
 	device_verbs();
 	memory_verbs();
 	queue_verbs();
 	other_verbs();
-	connection_verbs();
 	completions();
-	peers();
+	accesses();
 	closed_connection();
 	events();
 	setup_close(&s);
