@@ -73,9 +73,9 @@ func ReadConfig(path string) (Config, error) {
 
 // describe reduces the decoder's error to one line: file, line, problem.
 func describe(path string, err error) error {
-	var at *lineError
+	var at *yamlfile.LineError
 	if errors.As(err, &at) {
-		return fmt.Errorf("%s:%d: %w", path, at.line, at.err)
+		return fmt.Errorf("%s:%d: %w", path, at.Line, at.Err)
 	}
 	var y yaml.Error
 	if !errors.As(err, &y) || y.GetToken() == nil || y.GetToken().Position == nil {
@@ -115,29 +115,6 @@ func keys() (names []string) {
 	return names
 }
 
-// A lineError is an invalid value and its line.
-type lineError struct {
-	line int
-	err  error
-}
-
-func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.line, e.err) }
-func (e *lineError) Unwrap() error { return e.err }
-
-// scalar parses the text of a value and adds the line number to an error.
-func scalar[T any](n ast.Node, into *T, parse func(string) (T, error)) error {
-	tok := n.GetToken()
-	v, err := parse(tok.Value)
-	if _, ok := n.(ast.ScalarNode); !ok {
-		err = errors.New("want a single value, not a list or a map")
-	}
-	if err != nil {
-		return &lineError{tok.Position.Line, err}
-	}
-	*into = v
-	return nil
-}
-
 type (
 	nicsValue    []nicspec.NIC
 	captureValue string
@@ -148,12 +125,12 @@ type (
 )
 
 func (v *nicsValue) UnmarshalYAML(n ast.Node) error {
-	return scalar(n, (*[]nicspec.NIC)(v), nicspec.ParseAll)
+	return yamlfile.Scalar(n, (*[]nicspec.NIC)(v), nicspec.ParseAll)
 }
 
 // UnmarshalYAML accepts the empty text too: no capture.
 func (v *captureValue) UnmarshalYAML(n ast.Node) error {
-	return scalar(n, (*string)(v), func(s string) (string, error) {
+	return yamlfile.Scalar(n, (*string)(v), func(s string) (string, error) {
 		if s == "" {
 			return "", nil
 		}
@@ -163,11 +140,11 @@ func (v *captureValue) UnmarshalYAML(n ast.Node) error {
 }
 
 func (v *modeValue) UnmarshalYAML(n ast.Node) error {
-	return scalar(n, (*os.FileMode)(v), ParseMode)
+	return yamlfile.Scalar(n, (*os.FileMode)(v), ParseMode)
 }
 
 func (v *spinValue) UnmarshalYAML(n ast.Node) error {
-	return scalar(n, (*time.Duration)(v), func(s string) (time.Duration, error) {
+	return yamlfile.Scalar(n, (*time.Duration)(v), func(s string) (time.Duration, error) {
 		d, err := time.ParseDuration(s)
 		if err != nil {
 			return 0, fmt.Errorf("duration %q: want a number and a unit, such as 50us", s)
@@ -177,7 +154,7 @@ func (v *spinValue) UnmarshalYAML(n ast.Node) error {
 }
 
 func (v *countValue) UnmarshalYAML(n ast.Node) error {
-	return scalar(n, (*int)(v), func(s string) (int, error) {
+	return yamlfile.Scalar(n, (*int)(v), func(s string) (int, error) {
 		c, err := strconv.ParseUint(s, 10, 31)
 		if err != nil || c == 0 {
 			return 0, fmt.Errorf("%q: want a number of at least 1", s)
@@ -187,7 +164,7 @@ func (v *countValue) UnmarshalYAML(n ast.Node) error {
 }
 
 func (v *bytesValue) UnmarshalYAML(n ast.Node) error {
-	return scalar(n, (*uint64)(v), ParseBytes)
+	return yamlfile.Scalar(n, (*uint64)(v), ParseBytes)
 }
 
 // ParseMode reads permission bits in octal.
