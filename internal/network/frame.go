@@ -1,0 +1,71 @@
+package network
+
+// A Frame is a frame in the network. The network uses the first fields, and keeps the storage of
+// Data when the Frame is used again.
+type Frame struct {
+	Size     int    // bytes, from the destination MAC address to the FCS
+	Src, Dst int    // numbers of NICs
+	Priority uint8  // 0 to 7
+	ECT      bool   // ECN-capable
+	CE       bool   // marked: congestion experienced
+	Hash     uint32 // of the flow: frames of equal hashes take the same path
+
+	Data []byte // of the user
+	Tag  any    // of the user
+
+	// Pause says that this is a pause frame of PFC, which concerns Priority and has no Src and Dst.
+	// XOff is false if the priority may be sent again.
+	Pause, XOff bool
+
+	next     *Frame
+	arrived  *Port // at the switch that holds it; nil at a NIC
+	headroom bool  // it occupies headroom, and not the shared buffer
+	arrives  int64 // at the other end of the cable
+}
+
+// Sizes of Ethernet in bytes.
+const (
+	overhead  = 8 + 12 // preamble and gap
+	pauseSize = 64     // a pause frame
+)
+
+// A frameQueue is a queue of frames.
+type frameQueue struct {
+	first, last *Frame
+	bytes       int
+}
+
+func (q *frameQueue) push(f *Frame) {
+	f.next = nil
+	if q.first == nil {
+		q.first = f
+	} else {
+		q.last.next = f
+	}
+	q.last = f
+	q.bytes += f.Size
+}
+
+func (q *frameQueue) pop() *Frame {
+	f := q.first
+	q.first, f.next = f.next, nil
+	q.bytes -= f.Size
+	return f
+}
+
+// Frame returns an empty frame.
+func (n *Network) Frame() *Frame {
+	f := n.free
+	if f == nil {
+		return new(Frame)
+	}
+	n.free = f.next
+	*f = Frame{Data: f.Data[:0]}
+	return f
+}
+
+// Release makes a frame available to Frame.
+func (n *Network) Release(f *Frame) {
+	f.Tag = nil
+	f.next, n.free = n.free, f
+}

@@ -1,0 +1,270 @@
+package network
+
+import (
+	"fmt"
+	"math/rand/v2"
+)
+
+// A Network is a network of switches and the ports of NICs.
+type Network struct {
+	topology *Topology
+	rnd      *rand.Rand
+	nodes    []*node
+	nics     []*node
+	ports    []*Port
+
+	now     int64
+	events  []event // a heap
+	number  uint64  // of the last event
+	free    *Frame
+	readies []int
+	hops    uint64
+	resetAt int64
+}
+
+// A node is a switch or a NIC.
+type node struct {
+	name  string
+	index int
+	nic   int // number of the NIC; -1: a switch
+	ports []*Port
+
+	// A switch.
+	used int       // bytes of the shared buffer
+	next [][]*Port // by the index of a switch: the ports on the shortest paths to it
+	salt uint32    // of the hash
+
+	// A NIC.
+	received frameQueue
+	isReady  bool
+}
+
+// An eventKind is what happens to a port at a time.
+type eventKind uint8
+
+const (
+	sent    eventKind = iota // a frame has been sent
+	arrived                  // a frame has arrived at the other end
+)
+
+type event struct {
+	at     int64
+	number uint64 // events of one time happen in this order
+	port   int32
+	kind   eventKind
+}
+
+// New returns a network whose time is 0. NICs are numbered in the order of the topology.
+func New(t *Topology, seed uint64) (*Network, error) {
+	n := &Network{topology: t, rnd: rand.New(rand.NewPCG(seed, 1))}
+	for i, d := range t.Nodes {
+		k := &node{name: d.Name, index: i, nic: -1, salt: n.rnd.Uint32()}
+		if !d.Switch {
+			k.nic = len(n.nics)
+			n.nics = append(n.nics, k)
+		}
+		n.nodes = append(n.nodes, k)
+	}
+	for _, l := range t.Links {
+		a, b := n.newPort(l, l.A, l.B), n.newPort(l, l.B, l.A)
+		a.peer, b.peer = b, a
+	}
+	return n, n.findRoutes()
+}
+
+func (n *Network) newPort(l Link, at, to int) *Port {
+	p := &Port{Name: n.nodes[at].name + ":" + n.nodes[to].name, Rate: l.Rate, delay: l.Delay, node: n.nodes[at], index: int32(len(n.ports))}
+	if p.node.nic >= 0 {
+		p.Name = p.node.name
+	}
+	n.ports, p.node.ports = append(n.ports, p), append(p.node.ports, p)
+	return p
+}
+
+// findRoutes finds the shortest paths between switches. NICs do not forward.
+func (n *Network) findRoutes() error {
+	for _, s := range n.nodes {
+		s.next = make([][]*Port, len(n.nodes))
+	}
+	distance := make([]int, len(n.nodes))
+	for _, to := range n.nodes {
+		if to.nic >= 0 {
+			continue
+		}
+		for i := range distance {
+			distance[i] = -1
+		}
+		distance[to.index] = 0
+		for queue := []*node{to}; len(queue) > 0; queue = queue[1:] {
+			for _, p := range queue[0].ports {
+				from := p.peer.node
+				if from.nic >= 0 {
+					continue
+				}
+				if distance[from.index] < 0 {
+					distance[from.index] = distance[queue[0].index] + 1
+					queue = append(queue, from)
+				}
+				if distance[from.index] == distance[queue[0].index]+1 {
+					from.next[to.index] = append(from.next[to.index], p.peer)
+				}
+			}
+		}
+		for _, s := range n.nodes {
+			if s.nic < 0 && distance[s.index] < 0 {
+				return fmt.Errorf("there is no path from %s to %s", s.name, to.name)
+			}
+		}
+	}
+	return nil
+}
+
+// NICs returns how many NICs the network has.
+func (n *Network) NICs() int { return len(n.nics) }
+
+// NICName returns the name of a NIC.
+func (n *Network) NICName(nic int) string { return n.nics[nic].name }
+
+// NICPort returns the port of a NIC.
+func (n *Network) NICPort(nic int) *Port { return n.nics[nic].ports[0] }
+
+// Ports returns all ports, in the order of the links of the topology.
+func (n *Network) Ports() []*Port { return n.ports }
+
+// IsNIC reports whether p is the port of a NIC.
+func (p *Port) IsNIC() bool { return p.node.nic >= 0 }
+
+// Peer returns the port at the other end of the cable.
+func (p *Port) Peer() *Port { return p.peer }
+
+// Tap calls f for each frame that a port has sent or received, pause frames included.
+func (p *Port) Tap(f func(now int64, sent bool, frame *Frame)) { p.tap = f }
+
+// Hops returns how many frames have been sent, by all ports.
+func (n *Network) Hops() uint64 { return n.hops }
+
+// sendQueue is how many bytes the port of a NIC queues before it has no room.
+const sendQueue = 32 << 10
+
+// Room reports whether the port of a NIC has room for a frame of a priority. If it has none, the
+// NIC will be among Ready when it may have.
+func (n *Network) Room(nic int, priority uint8) bool {
+	p := n.nics[nic].ports[0]
+	p.refused = p.refused || p.queues[priority].bytes >= sendQueue
+	return p.queues[priority].bytes < sendQueue
+}
+
+// Send takes a frame, for which there is Room, to the port of its source, at the time of the last
+// Advance.
+func (n *Network) Send(f *Frame) { n.enqueue(n.nics[f.Src].ports[0], f) }
+
+// Receive returns the next frame that has arrived at a NIC, nil if there is none. The caller
+// releases it.
+func (n *Network) Receive(nic int) *Frame {
+	q := &n.nics[nic].received
+	if q.first == nil {
+		return nil
+	}
+	return q.pop()
+}
+
+// Pending reports whether Receive has a frame.
+func (n *Network) Pending(nic int) bool { return n.nics[nic].received.first != nil }
+
+func (n *Network) ready(k *node) {
+	if !k.isReady && k.nic >= 0 {
+		k.isReady = true
+		n.readies = append(n.readies, k.nic)
+	}
+}
+
+// Ready calls f for each NIC at which frames have arrived, or which can send again, since the last
+// call.
+func (n *Network) Ready(f func(nic int)) {
+	for _, i := range n.readies {
+		n.nics[i].isReady = false
+		f(i)
+	}
+	n.readies = n.readies[:0]
+}
+
+// Next returns the time of the next event, 0 if there is none.
+func (n *Network) Next() int64 {
+	if len(n.events) == 0 {
+		return 0
+	}
+	return n.events[0].at
+}
+
+// Advance carries out all events until a time, which becomes the network's.
+func (n *Network) Advance(until int64) {
+	for len(n.events) > 0 && n.events[0].at <= until {
+		e := n.popEvent()
+		n.now = max(n.now, e.at)
+		if p := n.ports[e.port]; e.kind == sent {
+			n.sentFrame(p)
+		} else {
+			n.deliver(p)
+		}
+	}
+	n.now = max(n.now, until)
+}
+
+func (n *Network) schedule(at int64, p *Port, kind eventKind) {
+	n.number++
+	e := event{at, n.number, p.index, kind}
+	n.events = append(n.events, e)
+	h, i := n.events, len(n.events)-1
+	for i > 0 && e.before(&h[(i-1)/2]) {
+		h[i] = h[(i-1)/2]
+		i = (i - 1) / 2
+	}
+	h[i] = e
+}
+
+func (e *event) before(o *event) bool {
+	return e.at < o.at || e.at == o.at && e.number < o.number
+}
+
+func (n *Network) popEvent() event {
+	h := n.events
+	first, last := h[0], h[len(h)-1]
+	h = h[:len(h)-1]
+	n.events = h
+	if len(h) == 0 {
+		return first
+	}
+	i := 0
+	for {
+		c := 2*i + 1
+		if c >= len(h) {
+			break
+		}
+		if c+1 < len(h) && h[c+1].before(&h[c]) {
+			c++
+		}
+		if !h[c].before(&last) {
+			break
+		}
+		h[i] = h[c]
+		i = c
+	}
+	h[i] = last
+	return first
+}
+
+// Delay returns the delay of the port's cable in ns.
+func (p *Port) Delay() int64 { return p.delay }
+
+// Path returns the ports by which a frame with a hash gets from one NIC to another.
+func (n *Network) Path(src, dst int, hash uint32) []*Port {
+	f := Frame{Src: src, Dst: dst, Hash: hash}
+	path := []*Port{n.NICPort(src)}
+	for {
+		at := path[len(path)-1].peer.node
+		if at.nic >= 0 {
+			return path
+		}
+		path = append(path, n.route(at, &f))
+	}
+}

@@ -1,0 +1,443 @@
+package network
+
+import (
+	"slices"
+	"testing"
+)
+
+// star returns a topology of one switch and NICs at 10 Gb/s and 1 µs.
+func star(nics int, change func(*SwitchConfig)) *Topology {
+	t := &Topology{Switch: SwitchConfig{Buffer: 1 << 20, Queue: 1 << 20}}
+	s := t.AddNode("s", true)
+	for i := range nics {
+		t.Links = append(t.Links, Link{t.AddNode(string(rune('a'+i)), false), s, 10e9, 1000})
+	}
+	if change != nil {
+		change(&t.Switch)
+	}
+	return t
+}
+
+func build(t testing.TB, topology *Topology) *Network {
+	t.Helper()
+	if err := topology.Check(); err != nil {
+		t.Fatal(err)
+	}
+	n, err := New(topology, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Advance(1000)
+	return n
+}
+
+// send sends a frame of 1230 bytes, 1250 with the overhead: a microsecond at 10 Gb/s.
+func (n *Network) send(src, dst int, priority uint8) bool {
+	if !n.Room(src, priority) {
+		return false
+	}
+	f := n.Frame()
+	f.Size, f.Src, f.Dst, f.Priority, f.ECT = 1230, src, dst, priority, true
+	n.Send(f)
+	return true
+}
+
+// drain runs the network until it is at rest and returns the sources of the frames that arrived at
+// a NIC, in order, and when the last one did.
+func (n *Network) drain(nic int) (sources []int, last int64) {
+	for n.Next() != 0 {
+		n.Advance(n.Next())
+		for f := n.Receive(nic); f != nil; f = n.Receive(nic) {
+			sources, last = append(sources, f.Src), n.now
+			n.Release(f)
+		}
+	}
+	return sources, last
+}
+
+func TestStoreAndForward(t *testing.T) {
+	n := build(t, star(2, nil))
+	for range 10 {
+		n.send(0, 1, 0)
+	}
+	got, last := n.drain(1)
+	// Ten frames, one more for the second hop, and two cables.
+	if want := int64(1000 + 10_000 + 1000 + 2000); len(got) != 10 || last != want {
+		t.Errorf("%d frames, the last at %d ns, want %d", len(got), last, want)
+	}
+	if n.Hops() != 20 {
+		t.Errorf("%d hops", n.Hops())
+	}
+}
+
+// The port of a NIC refuses what it has no room for, and says when there is room.
+func TestNICPortRefuses(t *testing.T) {
+	n := build(t, star(2, nil))
+	taken := 0
+	for n.send(0, 1, 0) {
+		taken++
+	}
+	if want := sendQueue/1230 + 2; taken != want { // one more is being sent
+		t.Errorf("took %d frames, want %d", taken, want)
+	}
+	var ready []int
+	n.Ready(func(nic int) { ready = append(ready, nic) })
+	if ready != nil {
+		t.Errorf("ready %v at once", ready)
+	}
+	n.Advance(n.Next())
+	n.Ready(func(nic int) { ready = append(ready, nic) })
+	if !slices.Equal(ready, []int{0}) || !n.send(0, 1, 0) {
+		t.Errorf("ready %v", ready)
+	}
+}
+
+func TestDropTail(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*SwitchConfig)
+	}{
+		{"queue", func(c *SwitchConfig) { c.Queue = 10 * 1230 }},
+		{"buffer", func(c *SwitchConfig) { c.Buffer = 11 * 1230 }}, // the frame being sent occupies it too
+	} {
+		n := build(t, star(4, c.change))
+		for range 10 {
+			for src := range 3 {
+				n.send(src, 3, 0)
+			}
+		}
+		got, _ := n.drain(3)
+		s := n.Stats(n.NICPort(3).Peer())
+		// 30 frames arrive in 10 µs, in which 9 leave.
+		if s.Dropped == 0 || len(got)+int(s.Dropped) != 30 || len(got) < 19 || len(got) > 21 {
+			t.Errorf("%s: %d frames arrived, %d dropped", c.name, len(got), s.Dropped)
+		}
+		if n.nodes[0].used != 0 {
+			t.Errorf("%s: %d bytes of the buffer are lost", c.name, n.nodes[0].used)
+		}
+	}
+}
+
+func TestECNMarksByQueueLength(t *testing.T) {
+	for _, c := range []struct {
+		queue int
+		want  float64
+	}{{0, 0}, {5000, 0}, {5001, 0}, {102500, 0.05}, {200000, 0.1}, {200001, 1}} {
+		e := ECN{Kmin: 5000, Kmax: 200000, Pmax: 0.1}
+		if got := e.chance(c.queue); got < c.want-1e-6 || got > c.want+1e-6 {
+			t.Errorf("chance at %d bytes is %v, want %v", c.queue, got, c.want)
+		}
+	}
+	// Two senders: the queue grows by a frame with each two that arrive, to 12 frames.
+	n := build(t, star(3, func(c *SwitchConfig) { c.ECN = &ECN{Kmin: 5 * 1230, Kmax: 5 * 1230, Pmax: 1} }))
+	for range 13 {
+		n.send(0, 2, 0)
+		n.send(1, 2, 0)
+	}
+	n.drain(2)
+	if s := n.Stats(n.NICPort(2).Peer()); s.Marked < 12 || s.Marked > 16 {
+		t.Errorf("%d frames are marked", s.Marked)
+	}
+	f := n.Frame()
+	f.Size, f.Dst = 1230, 2 // not ECN-capable
+	n.topology.Switch.ECN.Kmin, n.topology.Switch.ECN.Kmax = -1, -1
+	n.Send(f)
+	for n.Next() != 0 {
+		n.Advance(n.Next())
+	}
+	if n.Receive(2).CE {
+		t.Error("a frame that is not ECN-capable was marked")
+	}
+}
+
+// With PFC nothing is lost, however small the threshold, if the headroom is what arrives in a round
+// trip, and a pause frame and two frames that were being sent.
+func TestPFCLosesNothing(t *testing.T) {
+	const headroom = 2*1250 + 2*1250 + 3*1250
+	pfc := func(headroom int) func(*SwitchConfig) {
+		return func(c *SwitchConfig) {
+			c.Buffer = 40_000
+			c.PFC = &PFC{XOff: 5000, XOn: 2500, Headroom: headroom}
+			c.PFC.Priorities[3] = true
+		}
+	}
+	run := func(topology *Topology) (received int, s PortStats, paused PortStats) {
+		n := build(t, topology)
+		left := [5]int{200, 200, 200, 200, 200}
+		for again := true; again; {
+			again = false
+			for src := range left {
+				for left[src] > 0 && n.send(src, 5, 3) {
+					left[src]--
+				}
+				again = again || left[src] > 0
+			}
+			if n.Next() == 0 {
+				break
+			}
+			n.Advance(n.Next())
+			for f := n.Receive(5); f != nil; f = n.Receive(5) {
+				received++
+			}
+		}
+		got, _ := n.drain(5)
+		for _, p := range n.Ports() {
+			if p.pauses != 0 || p.bytes != 0 {
+				t.Errorf("port %s: %d priorities paused, %d bytes at the end", p.Name, p.pauses, p.bytes)
+			}
+		}
+		return received + len(got), n.Stats(n.NICPort(5).Peer()), n.Stats(n.NICPort(0))
+	}
+	received, s, paused := run(star(6, pfc(max(headroom, MaxSize))))
+	if s.Dropped != 0 || received != 1000 {
+		t.Errorf("%d frames arrived, %d were dropped", received, s.Dropped)
+	}
+	if paused.PausesReceived == 0 || paused.Paused < 500_000 {
+		t.Errorf("sender: %+v", paused)
+	}
+	if _, s, _ = run(star(6, func(c *SwitchConfig) { c.Buffer, c.Queue = 40_000, 40_000 })); s.Dropped == 0 {
+		t.Error("without PFC nothing was dropped")
+	}
+}
+
+// A paused priority does not pause others.
+func TestPauseIsOfOnePriority(t *testing.T) {
+	n := build(t, star(2, nil))
+	p := n.NICPort(0)
+	n.sendPause(p.Peer(), 3, true)
+	n.Advance(n.now + 5000)
+	n.send(0, 1, 3)
+	n.send(0, 1, 4)
+	if got, _ := n.drain(1); len(got) != 1 {
+		t.Errorf("%d frames passed a pause of one of two priorities", len(got))
+	}
+	n.sendPause(p.Peer(), 3, false)
+	if got, _ := n.drain(1); len(got) != 1 {
+		t.Errorf("%d frames after the pause", len(got))
+	}
+	if s := n.Stats(p); s.Paused < 5000 || s.PausesReceived != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestSchedule(t *testing.T) {
+	n := build(t, star(4, func(c *SwitchConfig) {
+		c.Queue = 100_000 // so that one priority does not fill the buffer
+		c.Weights[0], c.Weights[1] = 1, 3
+	}))
+	count := func(until int64) (l [3]int) {
+		for n.Next() != 0 && n.Next() <= until {
+			for src, priority := range []uint8{0, 1, 5} {
+				for (src < 2 || n.now > 2e6) && n.send(src, 3, priority) {
+				}
+			}
+			n.Advance(n.Next())
+			for f := n.Receive(3); f != nil; f = n.Receive(3) {
+				l[f.Src]++
+				n.Release(f)
+			}
+		}
+		return l
+	}
+	n.send(0, 3, 0)
+	l := count(2e6)
+	if r := float64(l[1]) / float64(l[0]); r < 2.8 || r > 3.2 || l[0]+l[1] < 1900 {
+		t.Errorf("weights of 1 and 3 have %v frames in 2 ms", l)
+	}
+	count(2.1e6) // what has been in the network
+	if l = count(3e6); l[2] < 890 || l[0]+l[1] > 10 {
+		t.Errorf("beside a strict priority: %v frames in 0.9 ms", l)
+	}
+}
+
+// leafSpine has two NICs on each of two leaves, and four spines.
+func leafSpine() *Topology {
+	t := &Topology{Switch: SwitchConfig{Buffer: 1 << 20, Queue: 1 << 20}}
+	var spines []int
+	for i := range 4 {
+		spines = append(spines, t.AddNode("spine"+string(rune('0'+i)), true))
+	}
+	for i := range 2 {
+		leaf := t.AddNode("leaf"+string(rune('0'+i)), true)
+		for _, s := range spines {
+			t.Links = append(t.Links, Link{leaf, s, 10e9, 1000})
+		}
+		for j := range 2 {
+			t.Links = append(t.Links, Link{t.AddNode("n"+string(rune('0'+2*i+j)), false), leaf, 10e9, 1000})
+		}
+	}
+	return t
+}
+
+// Flows spread over the shortest paths, and the frames of a flow take one.
+func TestECMP(t *testing.T) {
+	n := build(t, leafSpine())
+	spread := map[string]int{}
+	for flow := range uint32(400) {
+		before := n.Hops()
+		used := ""
+		for range 3 {
+			f := n.Frame()
+			f.Size, f.Dst, f.Hash = 100, 3, flow
+			n.Send(f)
+			for n.Next() != 0 {
+				n.Advance(n.Next())
+			}
+			for _, p := range n.Ports() {
+				if p.node.name == "leaf0" && n.Stats(p).Frames > 0 {
+					if used != "" && used != p.Name {
+						t.Fatalf("flow %d: %s and %s", flow, used, p.Name)
+					}
+					used = p.Name
+				}
+			}
+			n.Reset()
+		}
+		if n.Hops() != before+12 {
+			t.Fatalf("flow %d: %d hops of 3 frames, want 12", flow, n.Hops()-before)
+		}
+		spread[used]++
+	}
+	for name, flows := range spread {
+		if flows < 70 || flows > 130 {
+			t.Errorf("%s: %d of 400 flows", name, flows)
+		}
+	}
+	if len(spread) != 4 {
+		t.Errorf("flows leave by %v", spread)
+	}
+}
+
+// ring has five switches with two NICs each: the flows from one to the next but one all go around.
+func ring() *Topology {
+	t := &Topology{Switch: SwitchConfig{Buffer: 1 << 20, Queue: 1 << 20, PFC: &PFC{XOff: 20_000, XOn: 10_000, Headroom: 40_000}}}
+	t.Switch.PFC.Priorities[0] = true
+	for i := range 5 {
+		t.AddNode("s"+string(rune('0'+i)), true)
+	}
+	for i := range 5 {
+		t.Links = append(t.Links, Link{i, (i + 1) % 5, 10e9, 1000})
+		t.Links = append(t.Links, Link{t.AddNode("n"+string(rune('0'+i)), false), i, 10e9, 1000})
+	}
+	return t
+}
+
+func TestDeadlockIsRecognized(t *testing.T) {
+	for _, c := range []struct {
+		by   int // how far along the ring the frames go
+		lock bool
+	}{{2, true}, {1, false}} {
+		n := build(t, ring())
+		for range 3000 {
+			for src := range 5 {
+				n.send(src, (src+c.by)%5, 0)
+			}
+			n.Advance(n.now + 1000)
+			for nic := range 5 {
+				for f := n.Receive(nic); f != nil; f = n.Receive(nic) {
+					n.Release(f)
+				}
+			}
+		}
+		for n.Next() != 0 {
+			n.Advance(n.Next())
+		}
+		got := n.Deadlock()
+		if c.lock {
+			// Every switch waits for the next one, and no NIC can send.
+			for i, want := range []string{"s0:s1", "s1:s2", "s2:s3", "s3:s4", "s4:s0"} {
+				if !slices.Contains(got, want) {
+					t.Errorf("%s (%d) is not among %v", want, i, got)
+				}
+			}
+		} else if got != nil {
+			t.Errorf("frames to the next switch: deadlock of %v", got)
+		}
+	}
+}
+
+func TestSameSeedSameMarks(t *testing.T) {
+	run := func(seed uint64) (marks []bool) {
+		top := star(3, func(c *SwitchConfig) { c.ECN = &ECN{Kmin: 0, Kmax: 100_000, Pmax: 1} })
+		n, err := New(top, seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Advance(1)
+		for range 20 {
+			n.send(0, 2, 0)
+			n.send(1, 2, 0)
+		}
+		for n.Next() != 0 {
+			n.Advance(n.Next())
+			for f := n.Receive(2); f != nil; f = n.Receive(2) {
+				marks = append(marks, f.CE)
+			}
+		}
+		return marks
+	}
+	if a, b := run(1), run(1); !slices.Equal(a, b) || !slices.Contains(a, true) {
+		t.Errorf("one seed: %v and %v", a, b)
+	}
+	if slices.Equal(run(1), run(2)) {
+		t.Error("two seeds mark the same frames")
+	}
+}
+
+func TestForwardingDoesNotAllocate(t *testing.T) {
+	n := build(t, leafSpine())
+	step := func() {
+		n.send(0, 3, 0)
+		n.send(1, 2, 0)
+		n.Advance(n.now + 2000)
+		n.Ready(func(nic int) {
+			for f := n.Receive(nic); f != nil; f = n.Receive(nic) {
+				n.Release(f)
+			}
+		})
+	}
+	for range 100 {
+		step()
+	}
+	if allocs := testing.AllocsPerRun(1000, step); allocs != 0 {
+		t.Errorf("%v allocations for two frames", allocs)
+	}
+}
+
+func TestCheckTopology(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Topology)
+	}{
+		{"name twice", func(t *Topology) { t.Nodes[1].Name = "s" }},
+		{"NIC without link", func(t *Topology) { t.AddNode("x", false) }},
+		{"NIC with two links", func(t *Topology) { t.Links = append(t.Links, Link{1, t.AddNode("x", true), 1e9, 0}) }},
+		{"NIC to NIC", func(t *Topology) { t.Links[0].B = 2 }},
+		{"parallel links", func(t *Topology) { t.Links = append(t.Links, t.Links[0]) }},
+		{"no buffer", func(t *Topology) { t.Switch.Buffer = 0 }},
+		{"kmin above kmax", func(t *Topology) { t.Switch.ECN = &ECN{Kmin: 2, Kmax: 1} }},
+		{"xon above xoff", func(t *Topology) { t.Switch.PFC = &PFC{XOn: 2, XOff: 1, Headroom: MaxSize} }},
+	} {
+		top := star(3, nil)
+		if c.change(top); top.Check() == nil {
+			t.Errorf("%s: no error", c.name)
+		}
+	}
+	top := star(2, nil)
+	top.AddNode("island", true)
+	if _, err := New(top, 1); err == nil {
+		t.Error("two parts: no error")
+	}
+}
+
+func BenchmarkLeafSpine(b *testing.B) {
+	n := build(b, leafSpine())
+	for b.Loop() {
+		n.send(0, 3, 0)
+		n.Advance(n.now + 1000)
+		for f := n.Receive(3); f != nil; f = n.Receive(3) {
+			n.Release(f)
+		}
+	}
+	b.ReportMetric(float64(n.Hops())/b.Elapsed().Seconds(), "hops/s")
+}

@@ -1,0 +1,233 @@
+package network
+
+// Priorities is the number of priorities of Ethernet.
+const Priorities = 8
+
+// A Port is an end of a cable: the queues of what is sent, and what is known of what arrives.
+type Port struct {
+	Name string // NODE:PEER, the name of a NIC for its only port
+	Rate int64  // b/s
+
+	node  *node
+	peer  *Port
+	index int32
+	delay int64 // ns, of the cable
+
+	queues  [Priorities]frameQueue
+	control frameQueue // pause frames, which precede all others
+	deficit [Priorities]int
+	turn    int // the weighted priority that is served
+	bytes   int // in queues
+
+	sending *Frame
+	freeAt  int64      // when the last frame has been sent, in ps
+	flight  frameQueue // frames that have left and not arrived
+
+	paused  [Priorities]bool // by the peer
+	pauses  int              // how many priorities are paused
+	since   int64            // since when some are, or when this was counted last
+	ingress [Priorities]ingress
+	refused bool // Room was false
+
+	stats   PortStats
+	counted int64 // until when the mean queue is counted
+	area    float64
+	tap     func(now int64, sent bool, f *Frame)
+}
+
+// An ingress is what a switch holds of the frames of one priority that arrived at a port.
+type ingress struct {
+	bytes    int
+	headroom int  // of bytes
+	xoff     bool // the peer has been paused
+}
+
+// PortStats are the statistics of a port since its network was made or the last Reset.
+type PortStats struct {
+	Frames, Bytes  uint64  // sent, without pause frames
+	Marked         uint64  // frames with CE set here
+	Dropped        uint64  // frames for which there was no room in the queue of the port
+	MaxQueue       int     // bytes
+	MeanQueue      float64 // bytes
+	PausesSent     uint64  // XOFF frames
+	PausesReceived uint64
+	Paused         int64 // ns during which some priority was paused by the peer
+}
+
+// pick removes the frame to send next from its queue: a pause frame, then those of priorities
+// without a weight, the highest first, then those with weights, by deficit round robin.
+func (p *Port) pick(c *SwitchConfig) *Frame {
+	if p.control.first != nil {
+		return p.control.pop()
+	}
+	if p.bytes == 0 {
+		return nil
+	}
+	weighted := false
+	for i := Priorities - 1; i >= 0; i-- {
+		if !p.sendable(i) {
+			continue
+		}
+		if c.Weights[i] == 0 {
+			return p.take(i)
+		}
+		weighted = true
+	}
+	if !weighted {
+		return nil
+	}
+	for {
+		i := p.turn
+		if c.Weights[i] > 0 && p.sendable(i) && p.deficit[i] >= p.queues[i].first.Size {
+			p.deficit[i] -= p.queues[i].first.Size
+			return p.take(i)
+		}
+		if p.queues[i].first == nil {
+			p.deficit[i] = 0
+		}
+		p.turn = (i + 1) % Priorities
+		if c.Weights[p.turn] > 0 && p.sendable(p.turn) {
+			p.deficit[p.turn] += c.Weights[p.turn] * quantum
+		}
+	}
+}
+
+// quantum is how many bytes a priority of weight 1 may send in its turn: a frame of any size.
+const quantum = 10240
+
+func (p *Port) sendable(priority int) bool {
+	return p.queues[priority].first != nil && !p.paused[priority]
+}
+
+func (p *Port) take(priority int) *Frame {
+	f := p.queues[priority].pop()
+	p.bytes -= f.Size
+	return f
+}
+
+// account counts the length of the queues until now, before it changes.
+func (p *Port) account(now int64) {
+	p.area += float64(p.bytes) * float64(now-p.counted)
+	p.counted = now
+}
+
+// transmit starts to send a frame if the port is idle.
+func (n *Network) transmit(p *Port) {
+	if p.sending != nil {
+		return
+	}
+	p.account(n.now)
+	f := p.pick(&n.topology.Switch)
+	if f == nil {
+		return
+	}
+	n.mark(p, f)
+	p.sending = f
+	start := p.freeAt
+	if start <= (n.now-1)*1000 { // the port was idle
+		start = n.now * 1000
+	}
+	p.freeAt = start + int64(f.Size+overhead)*8*1e12/p.Rate
+	n.schedule((p.freeAt+999)/1000, p, sent)
+}
+
+// sentFrame ends the transmission of a frame.
+func (n *Network) sentFrame(p *Port) {
+	f := p.sending
+	p.sending = nil
+	if p.tap != nil {
+		p.tap(n.now, true, f)
+	}
+	if f.Pause {
+		p.stats.PausesSent += xoffs(f)
+	} else {
+		p.stats.Frames++
+		p.stats.Bytes += uint64(f.Size)
+		n.hops++
+	}
+	if f.arrived != nil {
+		n.leave(p.node, f)
+	}
+	f.arrives = n.now + p.delay
+	idle := p.flight.first == nil
+	p.flight.push(f)
+	if idle {
+		n.schedule(f.arrives, p, arrived)
+	}
+	if p.refused {
+		p.refused = false
+		n.ready(p.node)
+	}
+	n.transmit(p)
+}
+
+func xoffs(f *Frame) uint64 {
+	if f.XOff {
+		return 1
+	}
+	return 0
+}
+
+// deliver takes the first frame off the cable that begins at p.
+func (n *Network) deliver(p *Port) {
+	f := p.flight.pop()
+	if next := p.flight.first; next != nil {
+		n.schedule(next.arrives, p, arrived)
+	}
+	at := p.peer
+	if at.tap != nil {
+		at.tap(n.now, false, f)
+	}
+	switch {
+	case f.Pause:
+		n.pause(at, f)
+		n.Release(f)
+	case at.node.nic >= 0:
+		at.node.received.push(f)
+		n.ready(at.node)
+	default:
+		n.admit(at, f)
+	}
+}
+
+// pause handles a pause frame that arrived at p.
+func (n *Network) pause(p *Port, f *Frame) {
+	if p.paused[f.Priority] == f.XOff {
+		return
+	}
+	p.countPause(n.now)
+	p.paused[f.Priority] = f.XOff
+	if f.XOff {
+		p.pauses++
+		p.stats.PausesReceived++
+		return
+	}
+	p.pauses--
+	n.transmit(p)
+}
+
+func (p *Port) countPause(now int64) {
+	if p.pauses > 0 {
+		p.stats.Paused += now - p.since
+	}
+	p.since = now
+}
+
+// Stats returns the statistics of a port.
+func (n *Network) Stats(p *Port) PortStats {
+	p.account(n.now)
+	p.countPause(n.now)
+	s := p.stats
+	if t := n.now - n.resetAt; t > 0 {
+		s.MeanQueue = p.area / float64(t)
+	}
+	return s
+}
+
+// Reset sets the statistics of all ports to zero.
+func (n *Network) Reset() {
+	for _, p := range n.ports {
+		p.stats, p.area, p.counted, p.since = PortStats{MaxQueue: p.bytes}, 0, n.now, n.now
+	}
+	n.resetAt = n.now
+}

@@ -1,0 +1,77 @@
+package network
+
+import "fmt"
+
+// A Topology is what a network consists of.
+type Topology struct {
+	Nodes  []Node
+	Links  []Link
+	Switch SwitchConfig
+}
+
+// A Node is a switch or a NIC.
+type Node struct {
+	Name   string
+	Switch bool
+}
+
+// A Link is a cable between two nodes, which it names by their indices in Topology.Nodes.
+type Link struct {
+	A, B  int
+	Rate  int64 // b/s, of both directions
+	Delay int64 // ns
+}
+
+// AddNode adds a node and returns its index.
+func (t *Topology) AddNode(name string, isSwitch bool) int {
+	t.Nodes = append(t.Nodes, Node{name, isSwitch})
+	return len(t.Nodes) - 1
+}
+
+// MaxSize is the size of the largest frame in bytes: an IP packet of 9216 bytes fits.
+const MaxSize = 9216 + 14 + 4
+
+// Check returns what is wrong with t.
+func (t *Topology) Check() error {
+	names := map[string]bool{}
+	for _, d := range t.Nodes {
+		if names[d.Name] {
+			return fmt.Errorf("two nodes have the name %s", d.Name)
+		}
+		names[d.Name] = true
+	}
+	links := make([]int, len(t.Nodes))
+	pairs := map[[2]int]bool{}
+	for _, l := range t.Links {
+		a, b := t.Nodes[l.A], t.Nodes[l.B]
+		if l.A == l.B || !a.Switch && !b.Switch {
+			return fmt.Errorf("link from %s to %s: one end must be a switch, and the other another node", a.Name, b.Name)
+		}
+		pair := [2]int{min(l.A, l.B), max(l.A, l.B)}
+		if pairs[pair] {
+			return fmt.Errorf("link from %s to %s: there is another one", a.Name, b.Name)
+		}
+		pairs[pair] = true
+		links[l.A]++
+		links[l.B]++
+	}
+	for i, d := range t.Nodes {
+		if !d.Switch && links[i] != 1 {
+			return fmt.Errorf("NIC %s has %d links, want 1", d.Name, links[i])
+		}
+	}
+	return t.Switch.check()
+}
+
+func (c *SwitchConfig) check() error {
+	if c.Buffer < MaxSize || c.Queue < MaxSize {
+		return fmt.Errorf("buffer and queue must have room for a frame of %d bytes", MaxSize)
+	}
+	if e := c.ECN; e != nil && (e.Kmin < 0 || e.Kmax < e.Kmin || !(e.Pmax >= 0 && e.Pmax <= 1)) {
+		return fmt.Errorf("ecn: want 0 <= kmin <= kmax and 0 <= pmax <= 1")
+	}
+	if p := c.PFC; p != nil && (p.XOn < 0 || p.XOff < p.XOn || p.Headroom < MaxSize) {
+		return fmt.Errorf("pfc: want 0 <= xon <= xoff, and headroom for a frame of %d bytes", MaxSize)
+	}
+	return nil
+}
