@@ -1,0 +1,141 @@
+package netsim
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"softroce/internal/network"
+	"softroce/packet"
+	"softroce/wire"
+)
+
+// A link is the link of a NIC to its port of the network.
+type link struct {
+	network *network.Network
+	nic     int
+	addrs   map[netip.Addr]int // of all NICs
+	blocked bool               // the last Send was refused
+	held    []*network.Frame   // returned by the last Receive
+	closed  bool
+}
+
+// linkMTU is the size of the largest IP packet in bytes.
+const linkMTU = network.MaxSize - packet.EthernetLen - fcsLen
+
+const fcsLen = 4
+
+// frameSize returns the size on Ethernet of a packet of IPv4 with n bytes from BTH to pad.
+func frameSize(n int) int {
+	return packet.EthernetLen + packet.IPv4Len + packet.UDPLen + n + packet.ICRCLen + fcsLen
+}
+
+// priority returns the priority of a packet: switches trust the DSCP and divide it by 8.
+func priority(tclass uint8) uint8 { return tclass >> 5 }
+
+// Send implements wire.Link.
+func (l *link) Send(_ int64, batch []wire.TxFrame) (int, error) {
+	if l.closed {
+		return 0, wire.ErrClosed
+	}
+	l.blocked = false
+	for i := range batch {
+		t := &batch[i]
+		to, ok := l.addrs[t.Path.Dst]
+		if !ok || frameSize(t.Len) > network.MaxSize {
+			t.Dropped = true
+			continue
+		}
+		prio := priority(t.Path.TClass)
+		if !l.network.Room(l.nic, prio) {
+			l.blocked = true
+			return i, nil
+		}
+		f := l.network.Frame()
+		f.Size, f.Src, f.Dst, f.Tag = frameSize(t.Len), l.nic, to, t.Path
+		f.Priority, f.ECT, f.CE = prio, t.Path.TClass&3 != 0, t.CE || t.Path.TClass&3 == 3
+		f.Hash = uint32(t.Path.SrcPort)<<16 ^ uint32(l.nic)<<8 ^ uint32(to)
+		f.Data = append(slices.Grow(f.Data, t.Len), t.Head[:t.HeadLen]...)
+		for _, p := range t.Payload {
+			f.Data = append(f.Data, p...)
+		}
+		for range t.Pad {
+			f.Data = append(f.Data, 0)
+		}
+		l.network.Send(f)
+	}
+	return len(batch), nil
+}
+
+// Receive implements wire.Link.
+func (l *link) Receive(_ int64, batch []wire.RxFrame) (n int, err error) {
+	if l.closed {
+		return 0, wire.ErrClosed
+	}
+	for _, f := range l.held {
+		l.network.Release(f)
+	}
+	l.held = l.held[:0]
+	for ; n < len(batch); n++ {
+		f := l.network.Receive(l.nic)
+		if f == nil {
+			break
+		}
+		l.held = append(l.held, f)
+		p := f.Tag.(*wire.Path)
+		batch[n] = wire.RxFrame{Head: f.Data, Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: tclass(f), HopLimit: p.HopLimit,
+			FlowLabel: p.FlowLabel, SrcMAC: nicMAC(f.Src)}
+	}
+	return n, nil
+}
+
+// tclass returns the traffic class of a frame with its mark.
+func tclass(f *network.Frame) uint8 {
+	t := f.Tag.(*wire.Path).TClass
+	if f.CE {
+		t |= 3
+	}
+	return t
+}
+
+// NextDeadline implements wire.Link. When a port has room again the simulation steps the NIC.
+func (l *link) NextDeadline() int64 {
+	if l.network.Pending(l.nic) {
+		return 1
+	}
+	return 0
+}
+
+// CopyPayload implements wire.Link: Send copies.
+func (l *link) CopyPayload() {}
+
+// HoldsReferences implements wire.Referrer.
+func (l *link) HoldsReferences() bool { return false }
+
+// FD and OnReady implement wire.Link.
+
+func (l *link) FD() int        { return -1 }
+func (l *link) OnReady(func()) {}
+
+// Capabilities implements wire.Link.
+func (l *link) Capabilities() wire.Capabilities { return wire.Capabilities{MTU: linkMTU, MaxBatch: 64} }
+
+// Close implements wire.Link.
+func (l *link) Close() error {
+	l.closed = true
+	return nil
+}
+
+// nicMAC returns the MAC of a NIC.
+func nicMAC(nic int) [6]byte {
+	m := [6]byte{2}
+	binary.BigEndian.PutUint32(m[2:], uint32(nic+1))
+	return m
+}
+
+// nicAddr returns the address of a NIC, in 10.0.0.0/8.
+func nicAddr(nic int) netip.Addr {
+	var a [4]byte
+	binary.BigEndian.PutUint32(a[:], 10<<24|uint32(nic+1))
+	return netip.AddrFrom4(a)
+}

@@ -1,0 +1,399 @@
+package netsim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"softroce/capture"
+	"softroce/internal/ib"
+	"softroce/internal/network"
+	"softroce/internal/suggest"
+	"softroce/nic"
+)
+
+// Options are those of a run.
+type Options struct {
+	Seed     uint64
+	Captures []Capture
+	Progress *Progress // nil: none
+}
+
+// A Capture is a file to which the frames of a port are written.
+type Capture struct{ Port, File string }
+
+// Progress says how far a run has come. Another goroutine may read it.
+type Progress struct {
+	now, end, flows, ended atomic.Int64
+	began                  time.Time
+}
+
+// NewProgress returns the progress of a run that begins now.
+func NewProgress() *Progress { return &Progress{began: time.Now()} }
+
+func (p *Progress) String() string {
+	end := ""
+	if e := p.end.Load(); e > 0 {
+		end = " of " + time.Duration(e).String()
+	}
+	return fmt.Sprintf("%v%s simulated in %v; %d of %d flows ended", time.Duration(p.now.Load()).Round(time.Microsecond), end,
+		time.Since(p.began).Round(time.Second), p.ended.Load(), p.flows.Load())
+}
+
+// A simulation is one run.
+type simulation struct {
+	topology *Topology
+	workload *Workload
+	seed     uint64
+	network  *network.Network
+	hosts    []*host
+	memory   []byte // of all programs, which do not look at what is transferred
+	flows    []*flow
+	starts   []*flow // that wait for their time, in its order
+	endless  int     // flows without a size
+	left     int     // flows that have not ended
+	now      int64
+	measured int64 // since when statistics count
+	steps    stepHeap
+	order    uint64 // of the last step that was scheduled
+	qps      int
+	base     counters // when the warm-up ended
+	recs     []*recorder
+	progress *Progress
+}
+
+// A flow is a Flow and what has become of it.
+type flow struct {
+	Flow
+	from, to int
+	pattern  string
+	waits    int     // flows that must end before it starts
+	then     []*flow // that wait for it
+
+	started bool
+	began   int64
+	ended   int64 // 0: not yet
+	acked   int64 // bytes
+	counted int64 // bytes that were acknowledged since the warm-up
+	failed  ib.WCStatus
+}
+
+func (f *flow) add(sim *simulation, n int64) {
+	f.acked += n
+	if sim.now >= sim.measured {
+		f.counted += n
+	}
+}
+
+// ErrDeadlock is returned, beside a result, by a run that has ended because of a deadlock of PFC.
+var ErrDeadlock = errors.New("PFC deadlock")
+
+// Intervals and limits of a run.
+const (
+	stepInterval  = 500    // ns between two steps of a NIC: it notices late what happens meanwhile
+	blockedPoll   = 20_000 // ns after which a NIC whose port is full is stepped at the latest
+	deadlockCheck = 1e6    // ns between two searches for a deadlock
+)
+
+// Run runs a workload. A result comes with ErrDeadlock, too.
+func Run(ctx context.Context, t *Topology, w *Workload, o Options) (*Result, error) {
+	sim := &simulation{topology: t, workload: w, seed: o.Seed, now: 1, memory: nic.NewPage(messageSize), progress: o.Progress}
+	if sim.progress == nil {
+		sim.progress = NewProgress()
+	}
+	defer sim.close()
+	if err := sim.build(o); err != nil {
+		return nil, err
+	}
+	if err := sim.run(ctx); err != nil && !errors.Is(err, ErrDeadlock) {
+		return nil, err
+	} else if err := errors.Join(err, sim.finishCaptures()); err != nil && !errors.Is(err, ErrDeadlock) {
+		return nil, err
+	} else {
+		return sim.result(), err
+	}
+}
+
+func (sim *simulation) build(o Options) (err error) {
+	if sim.network, err = network.New(&sim.topology.Network, sim.seed); err != nil {
+		return err
+	}
+	sim.network.Advance(sim.now)
+	p := &planner{rnd: rand.New(rand.NewPCG(sim.seed, 4)), nics: map[string]int{},
+		rate: func(i int) int64 { return sim.network.NICPort(i).Rate }}
+	addrs := map[netip.Addr]int{}
+	for i := range sim.network.NICs() {
+		name := sim.network.NICName(i)
+		p.nics[name], p.names = i, append(p.names, name)
+		addrs[nicAddr(i)] = i
+	}
+	for i := range sim.workload.Traffic {
+		if err := p.plan(&sim.workload.Traffic[i]); err != nil {
+			return fmt.Errorf("%s: traffic %d: %w", sim.workload.path, i+1, err)
+		}
+	}
+	for i, f := range sim.workload.Flows {
+		t := Traffic{Pattern: singleFlow, From: f.From, To: f.To, Size: f.Size, Start: f.Start, Priority: f.Priority}
+		if err := p.plan(&t); err != nil {
+			return fmt.Errorf("%s: flow %d of the CSV file: %w", sim.workload.path, i+1, err)
+		}
+	}
+	sim.flows, sim.left = p.flows, len(p.flows)
+	for _, f := range sim.flows {
+		if f.Size == 0 {
+			sim.endless++
+		}
+		if f.waits == 0 {
+			sim.starts = append(sim.starts, f)
+		}
+	}
+	slices.SortStableFunc(sim.starts, func(a, b *flow) int { return int(a.Start - b.Start) })
+	sim.progress.flows.Store(int64(len(sim.flows)))
+	sim.progress.end.Store(sim.workload.Time)
+	for i := range sim.network.NICs() {
+		h, err := sim.newHost(i, addrs)
+		if err != nil {
+			return err
+		}
+		sim.hosts = append(sim.hosts, h)
+	}
+	return sim.startCaptures(o.Captures)
+}
+
+func (sim *simulation) close() {
+	for _, h := range sim.hosts {
+		h.engine.Close()
+	}
+	for _, r := range sim.recs {
+		r.w.Close()
+	}
+}
+
+func (sim *simulation) startCaptures(l []Capture) error {
+	for _, c := range l {
+		i := slices.IndexFunc(sim.network.Ports(), func(p *network.Port) bool { return p.Name == c.Port })
+		if i < 0 {
+			var names []string
+			for _, p := range sim.network.Ports()[:min(40, len(sim.network.Ports()))] {
+				names = append(names, p.Name)
+			}
+			return fmt.Errorf("no port %q%s", c.Port, suggest.Word(c.Port, names))
+		}
+		w, err := capture.Create(c.File, c.Port)
+		if err != nil {
+			return err
+		}
+		r := &recorder{w: w}
+		sim.recs = append(sim.recs, r)
+		sim.network.Ports()[i].Tap(r.record)
+	}
+	return nil
+}
+
+func (sim *simulation) finishCaptures() (err error) {
+	for _, r := range sim.recs {
+		err = errors.Join(err, r.err, r.w.Close())
+	}
+	sim.recs = nil
+	return err
+}
+
+// run lets time pass until everything has ended, or the time of the workload.
+func (sim *simulation) run(ctx context.Context) error {
+	end := sim.workload.Time
+	if end > 0 {
+		end++ // time begins at 1
+	}
+	sim.measured = sim.workload.Warmup + 1
+	warm := sim.workload.Warmup == 0
+	nextCheck, nextLook := int64(deadlockCheck), 0
+	for sim.left > 0 {
+		at := sim.next()
+		if at == 0 {
+			return sim.stuck(errors.New("nothing happens any more, and flows have not ended"))
+		}
+		if !warm && at >= sim.measured {
+			sim.network.Advance(sim.measured)
+			sim.network.Reset()
+			sim.base = sim.count()
+			warm = true
+		}
+		if end > 0 && at >= end {
+			sim.now = end
+			sim.network.Advance(end)
+			return nil
+		}
+		sim.now = at
+		if nextLook++; nextLook&0x3ff == 0 {
+			if sim.progress.now.Store(sim.now); ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
+		if sim.now >= nextCheck {
+			if err := sim.stuck(nil); err != nil {
+				return err
+			}
+			nextCheck = sim.now + deadlockCheck
+		}
+		if err := sim.step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stuck returns ErrDeadlock with the ports that are in one, or else err.
+func (sim *simulation) stuck(err error) error {
+	if l := sim.network.Deadlock(); l != nil {
+		return fmt.Errorf("%w at %v: these ports wait for each other, and their pauses do not end: %s", ErrDeadlock, time.Duration(sim.now).Round(time.Microsecond), strings.Join(l, " "))
+	}
+	return err
+}
+
+// next returns when something happens next.
+func (sim *simulation) next() (at int64) {
+	consider := func(t int64) {
+		if t != 0 && (at == 0 || t < at) {
+			at = t
+		}
+	}
+	consider(sim.network.Next())
+	consider(sim.steps.next(sim.hosts))
+	if len(sim.starts) > 0 {
+		consider(max(sim.starts[0].Start+1, sim.now))
+	}
+	return at
+}
+
+// step carries out what happens now.
+func (sim *simulation) step() error {
+	sim.network.Advance(sim.now)
+	sim.network.Ready(func(i int) { sim.hosts[i].wake(sim.now) })
+	for len(sim.starts) > 0 && sim.starts[0].Start < sim.now {
+		f := sim.starts[0]
+		sim.starts = sim.starts[1:]
+		if err := sim.start(f); err != nil {
+			return err
+		}
+	}
+	for at := sim.steps.next(sim.hosts); at != 0 && at <= sim.now; at = sim.steps.next(sim.hosts) {
+		if err := sim.hosts[sim.steps.pop().nic].step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (sim *simulation) start(f *flow) error {
+	c, err := sim.hosts[f.from].connection(sim.hosts[f.to], f.Priority)
+	if err != nil {
+		return fmt.Errorf("flow from %s to %s: %w", f.From, f.To, err)
+	}
+	f.started, f.began = true, sim.now
+	c.flow, c.posted = f, 0
+	c.post()
+	return nil
+}
+
+// end notes that a flow has ended, and starts those that have waited for it.
+func (sim *simulation) end(f *flow) {
+	f.ended = sim.now
+	sim.left--
+	sim.progress.ended.Add(1)
+	for _, o := range f.then {
+		if o.waits--; o.waits == 0 {
+			o.Start = sim.now - 1
+			sim.starts = slices.Insert(sim.starts, 0, o)
+		}
+	}
+}
+
+// wake makes the host step at a time, or as soon as its interval allows.
+func (h *host) wake(at int64) {
+	at = max(at, h.stepped+stepInterval)
+	if h.at != 0 && h.at <= at {
+		return
+	}
+	h.at = at
+	h.sim.order++
+	h.sim.steps.push(hostStep{at, h.sim.order, h.nic})
+}
+
+// step steps the NIC, and lets the program handle its completions.
+func (h *host) step() error {
+	h.at, h.stepped = 0, h.sim.now
+	next, busy := h.engine.Step(h.sim.now)
+	switch {
+	case busy && h.link.blocked:
+		h.wake(h.sim.now + blockedPoll) // the port wakes it when there is room
+	case next != 0:
+		h.wake(next)
+	}
+	return h.poll()
+}
+
+// A hostStep is a step that was scheduled. It is void if the host's time is another one.
+type hostStep struct {
+	at    int64
+	order uint64
+	nic   int
+}
+
+// A stepHeap orders steps by time.
+type stepHeap []hostStep
+
+// next returns the time of the next step that is not void, 0 if there is none.
+func (h *stepHeap) next(hosts []*host) int64 {
+	for len(*h) > 0 {
+		if s := (*h)[0]; hosts[s.nic].at == s.at {
+			return s.at
+		}
+		h.pop()
+	}
+	return 0
+}
+
+func (s *hostStep) before(o *hostStep) bool { return s.at < o.at || s.at == o.at && s.order < o.order }
+
+func (h *stepHeap) push(s hostStep) {
+	*h = append(*h, s)
+	l, i := *h, len(*h)-1
+	for i > 0 && s.before(&l[(i-1)/2]) {
+		l[i] = l[(i-1)/2]
+		i = (i - 1) / 2
+	}
+	l[i] = s
+}
+
+func (h *stepHeap) pop() hostStep {
+	l := *h
+	first, last := l[0], l[len(l)-1]
+	l = l[:len(l)-1]
+	*h = l
+	if len(l) == 0 {
+		return first
+	}
+	i := 0
+	for {
+		c := 2*i + 1
+		if c >= len(l) {
+			break
+		}
+		if c+1 < len(l) && l[c+1].before(&l[c]) {
+			c++
+		}
+		if !l[c].before(&last) {
+			break
+		}
+		l[i] = l[c]
+		i = c
+	}
+	l[i] = last
+	return first
+}

@@ -1,0 +1,287 @@
+package netsim
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"softroce/internal/network"
+	"softroce/internal/suggest"
+	"softroce/internal/yamlfile"
+	"softroce/transport/congestion"
+)
+
+// A Topology is a network and the NICs at it.
+type Topology struct {
+	Network network.Topology
+	NIC     NICOptions
+}
+
+// NICOptions are the properties of all NICs.
+type NICOptions struct {
+	MTU        int   // path MTU
+	Timeout    uint8 // local ACK timeout, as ibv_modify_qp has it
+	Congestion *congestion.Params
+}
+
+// topologyFile is the layout of a topology file.
+type topologyFile struct {
+	Rate   rateValue `yaml:"rate"`
+	Delay  timeValue `yaml:"delay"`
+	Switch struct {
+		Buffer  bytesValue         `yaml:"buffer"`
+		Queue   bytesValue         `yaml:"queue"`
+		ECN     *ecnFile           `yaml:"ecn"`
+		PFC     *pfcFile           `yaml:"pfc"`
+		Weights map[int]countValue `yaml:"weights"`
+	} `yaml:"switch"`
+	NIC struct {
+		Congestion string            `yaml:"congestion"`
+		Parameters map[string]string `yaml:"parameters"`
+		MTU        countValue        `yaml:"mtu"`
+		Timeout    countValue        `yaml:"timeout"`
+	} `yaml:"nic"`
+	Star *struct {
+		NICs countValue `yaml:"nics"`
+	} `yaml:"star"`
+	LeafSpine *struct {
+		Leaves countValue `yaml:"leaves"`
+		Spines countValue `yaml:"spines"`
+		NICs   countValue `yaml:"nics"`
+		Uplink rateValue  `yaml:"uplink"`
+	} `yaml:"leaf_spine"`
+	Switches []nameValue `yaml:"switches"`
+	NICs     []nameValue `yaml:"nics"`
+	Links    []linkFile  `yaml:"links"`
+}
+
+type ecnFile struct {
+	Kmin bytesValue `yaml:"kmin"`
+	Kmax bytesValue `yaml:"kmax"`
+	Pmax shareValue `yaml:"pmax"`
+}
+
+type pfcFile struct {
+	Priorities []int      `yaml:"priorities"`
+	XOff       bytesValue `yaml:"xoff"`
+	XOn        bytesValue `yaml:"xon"`
+	Headroom   bytesValue `yaml:"headroom"`
+}
+
+type linkFile struct {
+	From  nameValue `yaml:"from"`
+	To    nameValue `yaml:"to"`
+	Rate  rateValue `yaml:"rate"`
+	Delay timeValue `yaml:"delay"`
+}
+
+// Limits of a simulation.
+const (
+	maxFile  = 16 << 20 // bytes
+	maxNICs  = 4096
+	maxLinks = 1 << 16
+	maxCount = 1 << 20
+)
+
+// Defaults of a topology.
+const (
+	defaultRate   = 10e9
+	defaultDelay  = 1000 // ns
+	defaultBuffer = 12e6
+	defaultMTU    = 4096
+	defaultACK    = 14 // 67 ms, as most programs use
+)
+
+// LoadTopology reads a topology file. An error names the file and what is wrong.
+func LoadTopology(path string) (*Topology, error) {
+	var f topologyFile
+	if err := yamlfile.Load(path, maxFile, &f); err != nil {
+		return nil, err
+	}
+	f.Rate, f.Delay = cmp.Or(f.Rate, defaultRate), cmp.Or(f.Delay, defaultDelay)
+	f.Switch.Buffer = cmp.Or(f.Switch.Buffer, defaultBuffer)
+	f.NIC.MTU, f.NIC.Timeout = cmp.Or(f.NIC.MTU, defaultMTU), cmp.Or(f.NIC.Timeout, defaultACK)
+	t, err := f.topology()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return t, nil
+}
+
+func (f *topologyFile) topology() (*Topology, error) {
+	t := &Topology{}
+	if err := f.setSwitch(&t.Network.Switch); err != nil {
+		return nil, err
+	}
+	if err := f.setNIC(&t.NIC); err != nil {
+		return nil, err
+	}
+	if err := f.setShape(&t.Network); err != nil {
+		return nil, err
+	}
+	nics := 0
+	for _, d := range t.Network.Nodes {
+		if !d.Switch {
+			nics++
+		}
+	}
+	switch {
+	case nics < 2 || nics > maxNICs:
+		return nil, fmt.Errorf("%d NICs: want 2 to %d", nics, maxNICs)
+	case len(t.Network.Links) > maxLinks:
+		return nil, fmt.Errorf("%d links: want up to %d", len(t.Network.Links), maxLinks)
+	}
+	if err := t.Network.Check(); err != nil {
+		return nil, err
+	}
+	_, err := network.New(&t.Network, 1)
+	return t, err
+}
+
+func (f *topologyFile) setSwitch(c *network.SwitchConfig) error {
+	s := &f.Switch
+	c.Buffer, c.Queue = int(s.Buffer), int(s.Queue)
+	if c.Queue == 0 {
+		c.Queue = c.Buffer
+	}
+	if s.ECN != nil {
+		c.ECN = &network.ECN{Kmin: int(s.ECN.Kmin), Kmax: int(s.ECN.Kmax), Pmax: float64(s.ECN.Pmax)}
+	}
+	if p := s.PFC; p != nil {
+		c.PFC = &network.PFC{XOff: int(p.XOff), XOn: int(p.XOn), Headroom: int(p.Headroom)}
+		if p.Priorities == nil {
+			p.Priorities = []int{0}
+		}
+		for _, i := range p.Priorities {
+			if err := checkPriority(i); err != nil {
+				return err
+			}
+			c.PFC.Priorities[i] = true
+		}
+	}
+	for i, w := range s.Weights {
+		if err := checkPriority(i); err != nil {
+			return err
+		}
+		c.Weights[i] = int(w)
+	}
+	return nil
+}
+
+func checkPriority(i int) error {
+	if i < 0 || i >= network.Priorities {
+		return fmt.Errorf("priority %d: want 0 to %d", i, network.Priorities-1)
+	}
+	return nil
+}
+
+func (f *topologyFile) setNIC(o *NICOptions) error {
+	o.MTU = int(f.NIC.MTU)
+	if !slices.Contains([]int{256, 512, 1024, 2048, 4096}, o.MTU) {
+		return fmt.Errorf("mtu %d: want 256, 512, 1024, 2048 or 4096", o.MTU)
+	}
+	if f.NIC.Timeout > 31 {
+		return fmt.Errorf("timeout %d: want 1 to 31", f.NIC.Timeout)
+	}
+	o.Timeout = uint8(f.NIC.Timeout)
+	p := congestion.Defaults()
+	o.Congestion = &p
+	if f.NIC.Congestion != "" {
+		if err := p.SetText("algorithm", f.NIC.Congestion); err != nil {
+			return err
+		}
+	}
+	for name, value := range f.NIC.Parameters {
+		if err := p.SetText(name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *topologyFile) setShape(t *network.Topology) error {
+	shapes := 0
+	for _, has := range []bool{f.Star != nil, f.LeafSpine != nil, len(f.Links) > 0} {
+		if has {
+			shapes++
+		}
+	}
+	if shapes != 1 || len(f.Links) == 0 && len(f.Switches)+len(f.NICs) > 0 {
+		return errors.New("want one of star, leaf_spine, and switches with nics and links")
+	}
+	switch {
+	case f.Star != nil:
+		return f.star(t)
+	case f.LeafSpine != nil:
+		return f.leafSpine(t)
+	}
+	return f.graph(t)
+}
+
+func (f *topologyFile) star(t *network.Topology) error {
+	if f.Star.NICs > maxNICs {
+		return fmt.Errorf("star: %d NICs: want 2 to %d", f.Star.NICs, maxNICs)
+	}
+	s := t.AddNode("switch", true)
+	for i := range int(f.Star.NICs) {
+		t.Links = append(t.Links, f.link(t.AddNode("n"+strconv.Itoa(i), false), s, 0, 0))
+	}
+	return nil
+}
+
+func (f *topologyFile) leafSpine(t *network.Topology) error {
+	l := f.LeafSpine
+	leaves, spines, nics := int(l.Leaves), int(l.Spines), int(l.NICs)
+	if leaves == 0 || spines == 0 || nics == 0 {
+		return errors.New("leaf_spine: want leaves, spines, and nics of each leaf")
+	}
+	if leaves > maxNICs || nics > maxNICs || leaves*nics > maxNICs || leaves*spines > maxLinks {
+		return fmt.Errorf("leaf_spine: want up to %d NICs and %d links", maxNICs, maxLinks)
+	}
+	var top []int
+	for i := range spines {
+		top = append(top, t.AddNode("spine"+strconv.Itoa(i), true))
+	}
+	for i := range leaves {
+		leaf := t.AddNode("leaf"+strconv.Itoa(i), true)
+		for _, s := range top {
+			t.Links = append(t.Links, f.link(leaf, s, l.Uplink, 0))
+		}
+		for j := range nics {
+			t.Links = append(t.Links, f.link(t.AddNode("n"+strconv.Itoa(i*nics+j), false), leaf, 0, 0))
+		}
+	}
+	return nil
+}
+
+func (f *topologyFile) graph(t *network.Topology) error {
+	nodes := map[string]int{}
+	var names []string
+	for _, l := range []struct {
+		names []nameValue
+		isSw  bool
+	}{{f.Switches, true}, {f.NICs, false}} {
+		for _, name := range l.names {
+			nodes[string(name)] = t.AddNode(string(name), l.isSw)
+			names = append(names, string(name))
+		}
+	}
+	for _, l := range f.Links {
+		var ends [2]int
+		for i, name := range []nameValue{l.From, l.To} {
+			at, ok := nodes[string(name)]
+			if !ok {
+				return fmt.Errorf("links: no switch or NIC %q%s", name, suggest.Word(string(name), names))
+			}
+			ends[i] = at
+		}
+		t.Links = append(t.Links, f.link(ends[0], ends[1], l.Rate, l.Delay))
+	}
+	return nil
+}
+
+func (f *topologyFile) link(a, b int, rate rateValue, delay timeValue) network.Link {
+	return network.Link{A: a, B: b, Rate: int64(cmp.Or(rate, f.Rate)), Delay: int64(cmp.Or(delay, f.Delay))}
+}
