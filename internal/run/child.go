@@ -28,10 +28,10 @@ var forwarded = []os.Signal{
 	unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM,
 }
 
-// execute runs a program in our process group until it exits, and returns its status. If softroce
-// is killed, the kernel kills the program too. If a signal has already ended ctx, the program is
-// not started.
-func execute(ctx context.Context, file string, argv, env []string, stdout *os.File) (int, error) {
+// execute runs a program in our process group until it exits, and returns its PID and status. If
+// softroce is killed, the kernel kills the program too. If a signal has already ended ctx, the
+// program is not started.
+func execute(ctx context.Context, file string, argv, env []string, stdout *os.File) (pid, status int, err error) {
 	// Pdeathsig refers to the parent thread, not the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -45,13 +45,13 @@ func execute(ctx context.Context, file string, argv, env []string, stdout *os.Fi
 	}
 	defer signal.Stop(signals)
 	if err := ctx.Err(); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	p, err := os.StartProcess(file, argv, &os.ProcAttr{
 		Env: env, Files: []*os.File{os.Stdin, stdout, os.Stderr}, Sys: &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL},
 	})
 	if err != nil {
-		return 0, fmt.Errorf("%w %s: %w", ErrNotExecutable, file, errno(err))
+		return 0, 0, fmt.Errorf("%w %s: %w", ErrNotExecutable, file, errno(err))
 	}
 	done := make(chan struct{})
 	defer close(done)
@@ -63,11 +63,12 @@ func execute(ctx context.Context, file string, argv, env []string, stdout *os.Fi
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
-			return 0, os.NewSyscallError("waitid", err)
+			return 0, 0, os.NewSyscallError("waitid", err)
 		case state.Code == cldStopped:
 			suspendWith(p)
 		default:
-			return exitStatus(p)
+			status, err := exitStatus(p)
+			return p.Pid, status, err
 		}
 	}
 }

@@ -54,15 +54,37 @@ func libraries() (dir string, cleanup func(), err error) {
 	if dir, ok := installedLibraries(); ok && checkMount(dir) == nil {
 		return dir, keep, nil
 	}
+	files, err := embeddedLibraries()
+	if err != nil {
+		return "", nil, err
+	}
+	return unpack(files)
+}
+
+// Libraries returns the C libraries with which Run would run a program.
+func Libraries() (fs.FS, error) {
+	if dir := os.Getenv(LibraryEnv); dir != "" {
+		if _, err := os.Stat(filepath.Join(dir, verbsLibrary)); err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", ErrNoLibraries, LibraryEnv, err)
+		}
+		return os.DirFS(dir), nil
+	}
+	if dir, ok := installedLibraries(); ok {
+		return os.DirFS(dir), nil
+	}
+	return embeddedLibraries()
+}
+
+func embeddedLibraries() (fs.FS, error) {
 	files, err := fs.Sub(embedded, path.Join("lib", runtime.GOARCH))
 	if err == nil {
 		_, err = fs.Stat(files, verbsLibrary)
 	}
 	if err != nil {
-		return "", nil, fmt.Errorf("%w: this softroce was built without them (run `make libs` before `go build` or `go install`), "+
+		return nil, fmt.Errorf("%w: this softroce was built without them (run `make libs` before `go build` or `go install`), "+
 			"and %s does not name a directory that contains them", ErrNoLibraries, LibraryEnv)
 	}
-	return unpack(files)
+	return files, nil
 }
 
 // installedLibraries returns the directory of the libraries that were installed with this binary.

@@ -7,7 +7,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
+	"softroce/internal/control"
 	"softroce/internal/daemon"
 	"softroce/internal/nicspec"
 	"softroce/verbs"
@@ -38,6 +40,17 @@ type Options struct {
 	CaptureBlocking bool
 
 	Stderr io.Writer // receives messages and the daemon's log
+
+	// Explain, if not nil, returns why a queue pair of a program that has failed did, or an empty
+	// string. It is not called with Quiet.
+	Explain func(context.Context, Ended) string
+}
+
+// Ended is a program that has ended.
+type Ended struct {
+	PID     int
+	Daemon  *control.Client // connected since before the program was started
+	Private bool            // no other program uses the daemon
 }
 
 // An Error is returned if the command could not run, or if the daemon failed. Status is the status
@@ -113,8 +126,19 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 	if captureFile == "-" {
 		stdout = os.Stderr
 	}
-	return execute(ctx, p.path, argv, env, stdout)
+	pid, code, err := execute(ctx, p.path, argv, env, stdout)
+	if err == nil && code != 0 && !o.Quiet && o.Explain != nil {
+		limited, stop := context.WithTimeout(context.WithoutCancel(ctx), explainTime)
+		defer stop()
+		if why := o.Explain(limited, Ended{pid, d.conn, d.private}); why != "" {
+			fmt.Fprintf(o.Stderr, "softroce run: %s\n", why)
+		}
+	}
+	return code, err
 }
+
+// explainTime bounds how long the daemon may take to say why a program has failed.
+const explainTime = 2 * time.Second
 
 // checkDevices returns an error if the daemon lacks one of the NICs.
 func checkDevices(ctx context.Context, socket, names string) error {
