@@ -25,6 +25,7 @@ type Config struct {
 	Limits      attach.Limits // per client
 
 	Metrics string // address of the HTTP server for metrics, HOST:PORT; default: none
+	Web     string // address of the live page, which package web serves, HOST:PORT; default: none
 	Capture string // what to record from the start, and where: see ParseCapture; default: nothing
 	Fault   string // file that holds a fault program, or "-"; default: none
 
@@ -42,9 +43,9 @@ type Config struct {
 // MaxEngines bounds Engines: more threads than cores only compete for them.
 const MaxEngines = 64
 
-// DefaultMetricsHost is the address for --metrics :PORT. Metrics contain process names, so they are
-// exposed to other hosts only if the configuration names an address.
-const DefaultMetricsHost = "127.0.0.1"
+// DefaultHTTPHost is the address for --metrics :PORT and --web :PORT. They show process names, so
+// they are exposed to other hosts only if the configuration names an address.
+const DefaultHTTPHost = "127.0.0.1"
 
 // Validate checks what can be checked without opening anything, and fills in the defaults.
 func (c *Config) Validate() error {
@@ -79,7 +80,12 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("capture %s: device %s: %w", c.Capture, o.Device, err)
 		}
 	}
-	return c.checkMetrics()
+	var err error
+	if c.Metrics, err = completeAddress("metrics", c.Metrics); err != nil {
+		return err
+	}
+	c.Web, err = completeAddress("web", c.Web)
+	return err
 }
 
 // checkAddresses rejects an address that two NICs on the fabric have: it would lead to one of them.
@@ -137,21 +143,22 @@ func (c *Config) checkNIC(name string) error {
 	return fmt.Errorf("no such NIC (have: %s)", strings.Join(names, ", "))
 }
 
-func (c *Config) checkMetrics() error {
-	if c.Metrics == "" {
-		return nil
+// completeAddress checks HOST:PORT, and fills in the host.
+func completeAddress(what, addr string) (string, error) {
+	if addr == "" {
+		return "", nil
 	}
-	host, port, err := net.SplitHostPort(c.Metrics)
+	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return fmt.Errorf("metrics address %q: want HOST:PORT, such as 127.0.0.1:9091", c.Metrics)
+		return "", fmt.Errorf("%s address %q: want HOST:PORT, such as 127.0.0.1:9091", what, addr)
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return fmt.Errorf("metrics port %q: want a number from 0 to 65535", port)
+		return "", fmt.Errorf("%s port %q: want a number from 0 to 65535", what, port)
 	}
 	if host == "" {
-		c.Metrics = net.JoinHostPort(DefaultMetricsHost, port)
+		addr = net.JoinHostPort(DefaultHTTPHost, port)
 	}
-	return nil
+	return addr, nil
 }
 
 // SpinOf converts a duration given by the user, where 0 means never, to the value of Config.Spin.

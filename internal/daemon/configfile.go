@@ -26,6 +26,7 @@ type file struct {
 	SocketMode  modeValue    `yaml:"socket-mode"`
 	SocketGroup string       `yaml:"socket-group"`
 	Metrics     string       `yaml:"metrics"`
+	Web         string       `yaml:"web"`
 	Capture     captureValue `yaml:"capture"`
 	Blocking    bool         `yaml:"capture-blocking"`
 	Fault       string       `yaml:"fault"`
@@ -59,7 +60,7 @@ func ReadConfig(path string) (Config, error) {
 	}
 	c := Config{
 		Socket: f.Socket, SocketMode: os.FileMode(f.SocketMode), SocketGroup: f.SocketGroup,
-		Metrics: f.Metrics, Capture: string(f.Capture), CaptureBlocking: f.Blocking, Fault: f.Fault, Engines: int(f.Engines), Spin: time.Duration(f.Spin),
+		Metrics: f.Metrics, Web: f.Web, Capture: string(f.Capture), CaptureBlocking: f.Blocking, Fault: f.Fault, Engines: int(f.Engines), Spin: time.Duration(f.Spin),
 		Limits: attach.Limits{
 			Connections: int(f.Limits.Connections), PDs: int(f.Limits.PDs), CQs: int(f.Limits.CQs), QPs: int(f.Limits.QPs), MRs: int(f.Limits.MRs),
 			AHs: int(f.Limits.AHs), SRQs: int(f.Limits.SRQs), Groups: int(f.Limits.Groups), Registered: uint64(f.Limits.Registered), Rings: uint64(f.Limits.Rings),

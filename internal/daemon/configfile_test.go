@@ -31,6 +31,7 @@ socket: /tmp/s.sock
 socket-mode: 0600
 socket-group: "0"
 metrics: :9091
+web: :9095
 capture: all.pcapng
 fault: f.txt
 engines: 2
@@ -58,7 +59,7 @@ limits:
 	}
 	c.NICs = nil
 	want := Config{
-		Socket: "/tmp/s.sock", SocketMode: 0o600, SocketGroup: "0", Metrics: "127.0.0.1:9091", Capture: "all.pcapng",
+		Socket: "/tmp/s.sock", SocketMode: 0o600, SocketGroup: "0", Metrics: "127.0.0.1:9091", Web: "127.0.0.1:9095", Capture: "all.pcapng",
 		Fault: "f.txt", Engines: 2, Spin: 20 * time.Microsecond,
 		Limits: attach.Limits{Connections: 12, PDs: 10, CQs: 9, QPs: 7, MRs: 8, AHs: 11, SRQs: 6, Groups: 5, Registered: 1 << 30, Rings: 64 << 20},
 	}
@@ -135,6 +136,7 @@ func TestConfigRejectsContradictions(t *testing.T) {
 		{"same name", Config{NICs: []nicspec.NIC{nic("a=fabric"), nic("a=fabric")}}, "a is configured twice"},
 		{"engines", Config{Engines: -1}, "engines -1: want 1 to"},
 		{"metrics", Config{Metrics: "9091"}, "want HOST:PORT"},
+		{"web", Config{Web: "9095"}, `web address "9095": want HOST:PORT`},
 		{"metrics port", Config{Metrics: "localhost:http!"}, "0 to 65535"},
 		{"mode", Config{SocketMode: 0o4777}, "permission bits"},
 	} {

@@ -171,10 +171,7 @@ func (d *Daemon) record() error {
 	}
 	o := output{path: c.Output, blocking: d.config.CaptureBlocking}
 	if !c.everything() {
-		o.selected = &selection{RecordOptions: c, open: func(path string) (*os.File, error) {
-			f, _, err := openOutput(path)
-			return f, err
-		}}
+		o.selected = c.selection()
 	}
 	if err := o.open(); errors.Is(err, unix.ENXIO) {
 		d.log.Warn("the capture waits until a process reads its FIFO", "file", c.Output)
@@ -187,6 +184,31 @@ func (d *Daemon) record() error {
 	d.captureFile = c.Output
 	go d.logCaptureEnd(d.capture)
 	return nil
+}
+
+// selection returns what writes the files of o.
+func (o RecordOptions) selection() *selection {
+	return &selection{RecordOptions: o, open: func(path string) (*os.File, error) {
+		f, _, err := openOutput(path)
+		return f, err
+	}}
+}
+
+// Record records to a file until the capture is stopped, or has Count packets. It loses packets if
+// the file is slow, and no NIC waits for it.
+func (d *Daemon) Record(o RecordOptions) (attach.Capture, error) {
+	if err := d.config.checkNIC(o.Device); err != nil {
+		return nil, fmt.Errorf("NIC %s: %w", o.Device, err)
+	}
+	to := output{selected: o.selection()}
+	if err := to.open(); err != nil {
+		return nil, err
+	}
+	r, err := d.tap.start(to, o.Device)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // logCaptureEnd logs why the capture ends before the daemon stops: an error, or that it has all the
