@@ -24,7 +24,7 @@ func TestCandidatesFitTheWordsBefore(t *testing.T) {
 	k := model(t)
 	for line, want := range map[string]string{
 		"sho":                      "show",
-		"c":                        "capture check completion counters",
+		"c":                        "capture check completion congestion counters",
 		"--so":                     "--socket",
 		"--hel":                    "--help",
 		"show c":                   "ctx cq cm_id counters",

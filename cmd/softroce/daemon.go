@@ -14,12 +14,14 @@ import (
 	"softroce/internal/control"
 	"softroce/internal/daemon"
 	"softroce/internal/nicspec"
+	"softroce/internal/web"
 )
 
 type daemonCmd struct {
 	Socket  string         `placeholder:"PATH" env:"SOFTROCE_SOCKET" complete:"<files>" help:"The socket to create (default: ${socket}, or this user's if it may not create that)."`
 	NIC     []string       `name:"nic" sep:"none" placeholder:"NAME=LINK" complete:"<nic=link>" help:"A NIC and its link: fabric[:ADDR,…], packet:IFACE, udp:IFACE, xdp:IFACE, auto:IFACE, or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS. A range in brackets stands for several NICs: r[0-3]=fabric:192.0.2.[1-4]. May be repeated. Default: softroce0 (192.0.2.1, 2001:db8::1) and softroce1 (192.0.2.2, 2001:db8::2) on a fabric."`
 	Metrics string         `placeholder:"ADDR" help:"Serve Prometheus metrics on HOST:PORT."`
+	Web     string         `placeholder:"ADDR" help:"Serve a page that shows the NICs, and the metrics, on HOST:PORT."`
 	Capture string         `placeholder:"FILE[,OPTION=VALUE…]" complete:"<files>" help:"Record packets to a pcapng file: all, or those that the options select, which are the flags of softroce capture, such as count=100."`
 	Block   bool           `name:"capture-blocking" help:"If the file of the capture is slow, let the NICs wait for it instead of losing packets of the capture."`
 	Fault   string         `placeholder:"FILE" complete:"<files>" help:"Apply the fault program in FILE to packets."`
@@ -53,14 +55,27 @@ func (d *daemonCmd) Run(e *env) error {
 	if file, _ := daemon.SplitCapture(c.Capture); file == "-" {
 		out = e.err
 	}
+	var page *web.Server
+	if c.Web != "" {
+		if page, err = web.Serve(running, c.Web, release(), log); err != nil {
+			return errors.Join(err, running.Close())
+		}
+		defer page.Close()
+	}
 	if err := running.WriteReady(out); err != nil {
 		return err
+	}
+	if page != nil {
+		fmt.Fprintf(out, "web %s (the operator's token is in %s)\n", page.URL(), page.TokenFile())
 	}
 	if err := daemon.NotifyReady(); err != nil {
 		log.Warn("cannot notify the service manager", "reason", err)
 	}
 	running.Wait(e)
-	return errors.Join(running.Close(), running.WriteEnd(out))
+	if page != nil {
+		err = page.Close()
+	}
+	return errors.Join(err, running.Close(), running.WriteEnd(out))
 }
 
 // errBlockingAlone rejects --capture-blocking without a capture.
@@ -107,7 +122,7 @@ func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 	for _, f := range []struct {
 		flag string
 		to   *string
-	}{{d.Socket, &c.Socket}, {d.Metrics, &c.Metrics}, {d.Capture, &c.Capture}, {d.Fault, &c.Fault}} {
+	}{{d.Socket, &c.Socket}, {d.Metrics, &c.Metrics}, {d.Web, &c.Web}, {d.Capture, &c.Capture}, {d.Fault, &c.Fault}} {
 		if f.flag != "" {
 			*f.to = f.flag
 		}

@@ -21,6 +21,9 @@ func defaults() kong.Vars {
 		"socket":   control.DefaultSocket,
 		"anyGID":   strconv.Itoa(verbs.AnyGID),
 		"perfPort": strconv.Itoa(perf.DefaultPort),
+
+		"libraryDir": nodeLibraryDir,
+		"kubeletDir": kubeletDir,
 	}
 }
 

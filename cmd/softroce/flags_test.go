@@ -21,7 +21,7 @@ func TestFlagLettersHaveOneMeaning(t *testing.T) {
 // Commands that use no daemon have no --socket.
 func TestSocketFlagIsWhereItMatters(t *testing.T) {
 	uses := map[string]bool{}
-	for _, name := range []string{"run", "daemon", "perf", "pingpong", "show", "link", "fault", "counters", "pkeys", "sysfs", "capture", "answer"} {
+	for _, name := range []string{"run", "daemon", "perf", "pingpong", "show", "explain", "top", "link", "fault", "counters", "congestion", "pkeys", "sysfs", "device-plugin", "capture", "answer"} {
 		uses[name] = true
 	}
 	for _, c := range commands(model(t).Model) {

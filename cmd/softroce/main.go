@@ -33,28 +33,36 @@ const (
 type cli struct {
 	ShowVersion kong.VersionFlag `name:"version" help:"Print the version."`
 
-	Run        runCmd        `cmd:"" help:"Run a program that uses libibverbs or librdmacm."`
-	Daemon     daemonCmd     `cmd:"" help:"Run the NICs that programs attach to."`
-	Perf       perfCmd       `cmd:"" help:"Measure bandwidth, message rate and latency."`
-	Pingpong   pingpongCmd   `cmd:"" help:"Run as either end of ibv_rc_pingpong."`
-	Show       showCmd       `cmd:"" help:"Show the NICs and objects of a running daemon."`
-	Link       linkCmd       `cmd:"" help:"Take the link of a NIC down and up."`
-	Fault      faultCmd      `cmd:"" help:"Make packets and verbs of a running daemon fail, and raise events."`
-	Counters   countersCmd   `cmd:"" help:"Set a counter of a NIC."`
-	PKeys      pkeysCmd      `cmd:"" name:"pkeys" help:"Set the P_Key table of a NIC."`
-	Sysfs      sysfsCmd      `cmd:"" help:"Print where the NICs' files of /sys are."`
-	Persona    personaCmd    `cmd:"" help:"List the models that a NIC can report to be, or show one."`
-	Capture    captureCmd    `cmd:"" help:"Record the packets of a running daemon."`
-	Decode     decodeCmd     `cmd:"" help:"Print the RoCEv2 packets of a capture file."`
-	Replay     replayCmd     `cmd:"" help:"Replay a capture file and compare the NICs in it with softroce."`
-	Check      checkCmd      `cmd:"" help:"Check the packets of a capture file against the rules of RoCEv2."`
-	Scenario   scenarioCmd   `cmd:"" help:"Run packet-level test scenarios."`
-	Answer     answerCmd     `cmd:"" help:"Run as the verbs program of a live scenario."`
-	Help       helpCmd       `cmd:"" help:"Show the help of a command."`
-	Version    versionCmd    `cmd:"" help:"Print the version."`
-	Completion completionCmd `cmd:"" help:"Print the completion of bash, zsh or fish."`
-	Complete   completeCmd   `cmd:"" hidden:"" help:"List how a command line may continue."`
-	Manual     manualCmd     `cmd:"" hidden:"" help:"Write the manual page."`
+	Run        runCmd          `cmd:"" help:"Run a program that uses libibverbs or librdmacm."`
+	Daemon     daemonCmd       `cmd:"" help:"Run the NICs that programs attach to."`
+	Perf       perfCmd         `cmd:"" help:"Measure bandwidth, message rate and latency."`
+	Pingpong   pingpongCmd     `cmd:"" help:"Run as either end of ibv_rc_pingpong."`
+	Show       showCmd         `cmd:"" help:"Show the NICs and objects of a running daemon."`
+	Explain    explainCmd      `cmd:"" help:"Say why queue pairs are in error or make no progress."`
+	Top        topCmd          `cmd:"" help:"Watch NICs, queue pairs and clients, what is wrong first."`
+	Link       linkCmd         `cmd:"" help:"Take the link of a NIC down and up."`
+	Fault      faultCmd        `cmd:"" help:"Make packets and verbs of a running daemon fail, and raise events."`
+	Counters   countersCmd     `cmd:"" help:"Set a counter of a NIC."`
+	Congestion congestionCmd   `cmd:"" help:"Print or set the parameters of a NIC's congestion control."`
+	PKeys      pkeysCmd        `cmd:"" name:"pkeys" help:"Set the P_Key table of a NIC."`
+	Sysfs      sysfsCmd        `cmd:"" help:"Print where the NICs' files of /sys are."`
+	Plugin     devicePluginCmd `cmd:"" name:"device-plugin" help:"Offer the NICs to the pods of a Kubernetes node."`
+	Persona    personaCmd      `cmd:"" help:"List the models that a NIC can report to be, or show one."`
+	Capture    captureCmd      `cmd:"" help:"Record the packets of a running daemon."`
+	Decode     decodeCmd       `cmd:"" help:"Print the RoCEv2 and InfiniBand packets of a capture file."`
+	Replay     replayCmd       `cmd:"" help:"Replay a capture file and compare the NICs in it with softroce."`
+	Check      checkCmd        `cmd:"" help:"Check the packets of a capture file against the rules of RoCEv2 and InfiniBand."`
+	Report     reportCmd       `cmd:"" help:"Write a page that shows a capture file: verdict, connections, every packet."`
+	Scenario   scenarioCmd     `cmd:"" help:"Run packet-level test scenarios."`
+	Sim        simCmd          `cmd:"" help:"Simulate NICs on a network of switches, under virtual time."`
+	Extcap     extcapCmd       `cmd:"" hidden:"" help:"Give Wireshark the packets of the NICs."`
+	InstallExt installExtCmd   `cmd:"" name:"install-extcap" help:"Let Wireshark and tshark capture from the NICs."`
+	Answer     answerCmd       `cmd:"" help:"Run as the verbs program of a live scenario."`
+	Help       helpCmd         `cmd:"" help:"Show the help of a command."`
+	Version    versionCmd      `cmd:"" help:"Print the version."`
+	Completion completionCmd   `cmd:"" help:"Print the completion of bash, zsh or fish."`
+	Complete   completeCmd     `cmd:"" hidden:"" help:"List how a command line may continue."`
+	Manual     manualCmd       `cmd:"" hidden:"" help:"Write the manual page."`
 }
 
 // env is the environment of a command.

@@ -198,3 +198,39 @@ func openFIFO(t *testing.T, path string) *os.File {
 		}
 	}
 }
+
+// top redraws the terminal, leaves it as it was at q, and says so if the daemon ends.
+func TestTopOnTerminal(t *testing.T) {
+	dir, err := os.MkdirTemp("", "softroce") // leaves room for a socket's path
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	x := openTerminal(t, "SOFTROCE_SOCKET="+filepath.Join(dir, "s"))
+	x.write("mkfifo $SOFTROCE_SOCKET.ready; softroce daemon > $SOFTROCE_SOCKET.ready 2> /dev/null &\n")
+	x.write("grep -q ^socket $SOFTROCE_SOCKET.ready && echo ready $((6*7))\n")
+	x.waitFor("ready 42")
+	x.write("softroce top --interval 100ms\n")
+	for range 2 {
+		x.waitFor(homeScreen + "softroce ")
+		x.waitFor("softroce0")
+		x.waitFor("QP ")
+		x.waitFor("CLIENT ")
+	}
+	x.write("q")
+	x.waitFor(leaveScreen)
+	x.waitFor("<0>")
+	x.write("stty -a | grep -o ' icanon .*' | cut -c 2-7; echo state $((6*7))\n")
+	x.waitFor("icanon")
+	x.waitFor("state 42")
+	x.waitFor("<0>")
+	x.write("softroce top --interval 100ms\n")
+	x.waitFor("softroce0")
+	x.write("\x03") // ^C
+	x.waitFor(leaveScreen)
+	x.waitFor("<0>")
+	x.write("softroce top --interval 100ms & sleep 0.5; kill %1; fg\n")
+	x.waitFor(leaveScreen)
+	x.waitFor("softroce: the daemon on " + filepath.Join(dir, "s") + " has ended")
+	x.waitFor("<1>")
+}
