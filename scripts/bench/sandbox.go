@@ -48,8 +48,9 @@ func inSandbox(before, f func() error) error {
 	return err
 }
 
-// mountSandbox mounts what belongs to the new namespaces: /proc, and /run, which has sockets and
-// the names of network namespaces.
+// mountSandbox mounts what belongs to the new namespaces: /proc, and /run, which has sockets, the
+// names of network namespaces, and temporary files: creating those of a daemon on a disk can take a
+// second, while the programs run.
 func mountSandbox() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -59,7 +60,7 @@ func mountSandbox() error {
 			return fmt.Errorf("mount %s: %w", m[0], err)
 		}
 	}
-	return nil
+	return os.Setenv("TMPDIR", "/run")
 }
 
 // The network: two namespaces, and between them a veth pair for each MTU. Interfaces have the same
