@@ -49,6 +49,12 @@ func TestDebianPackage(t *testing.T) {
 			t.Errorf("%s: %v\n%s", completion, err, text)
 		}
 	}
+	extcaps, err := filepath.Glob(filepath.Join(root, "usr/lib/*/wireshark/extcap/softroce"))
+	if err != nil || len(extcaps) != 1 {
+		t.Errorf("extcap programs: %v, %v", extcaps, err)
+	} else if text, err := os.ReadFile(extcaps[0]); err != nil || string(text) != "#!/bin/sh\nexec /usr/bin/softroce extcap \"$@\"\n" {
+		t.Errorf("extcap: %v\n%s", err, text)
+	}
 	t.Run("service", func(t *testing.T) { checkService(t, root) })
 
 	harness.RunCommand(t, "dpkg", append(dpkg, "--purge", "softroce")...)
