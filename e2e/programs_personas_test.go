@@ -30,7 +30,7 @@ print(os.path.basename(pci), read(pci + '/vendor'), read(pci + '/../' + os.path.
 // TestPersonas runs the programs that look for NICs on one with a persona.
 func TestPersonas(t *testing.T) {
 	harness.NeedRoot(t, "a network namespace")
-	for _, name := range []string{"ibv_devinfo", "ibstat", "ucx_info", "fi_info"} {
+	for _, name := range []string{"ibv_devinfo", "ibstat", "ucx_info", "fi_info", "NPopenmpi"} {
 		if _, err := exec.LookPath(name); err != nil {
 			t.Skipf("%v: scripts/setup test installs it", err)
 		}
@@ -52,6 +52,8 @@ func TestPersonas(t *testing.T) {
 		{strings.Fields("ibstat mlx5_1"), []string{"CA type: MT4129", "Firmware version: 28.39.1002", "Rate: 400"}},
 		{strings.Fields("ucx_info -d"), []string{"System device: mlx5_1 (0)"}},
 		{strings.Fields("fi_info -p verbs -v"), []string{"device_id: 0x1021", "firmware: 28.39.1002"}},
+		{strings.Fields("mpirun --allow-run-as-root --oversubscribe -np 2 --mca pml ucx -x UCX_TLS=rc_v,self -x UCX_NET_DEVICES=mlx5_1:1 " +
+			"NPopenmpi -n 5 -p 0 -l 64 -u 64 -o /dev/null"), []string{"Mbps"}},
 		{[]string{"python3", "-c", realpathOfNIC}, []string{"50ce:01:00.0 0x15b3 0x1021 3 mlx5_core"}},
 	} {
 		out, err := run(c.command...)

@@ -52,17 +52,24 @@ func tutorialCommands(page string) (l []tutorialCommand) {
 	return l
 }
 
-// The commands of docs/use/error-handling.md run in one shell, and print the lines that the page
-// has, in the same order, among others. Three dots in a line stand for anything.
-func TestErrorHandlingTutorial(t *testing.T) {
+func TestErrorHandlingTutorial(t *testing.T) { runTutorial(t, "../docs/use/error-handling.md", 30) }
+
+func TestExplainTutorial(t *testing.T) { runTutorial(t, "../docs/use/explain.md", 10) }
+
+func TestLiveTutorial(t *testing.T) { runTutorial(t, "../docs/use/live.md", 14) }
+
+// runTutorial runs the commands of a page, which has at least n, in one shell. They print the lines
+// that the page has, in the same order, among others. Three dots in a line stand for anything.
+func runTutorial(t *testing.T, file string, n int) {
+	t.Helper()
 	harness.NeedRoot(t, "a network namespace")
 	harness.LocalPrograms.Acquire(t)
-	page, err := os.ReadFile("../docs/use/error-handling.md")
+	page, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	commands := tutorialCommands(string(page))
-	if len(commands) < 30 {
+	if len(commands) < n {
 		t.Fatalf("the page has only %d commands", len(commands))
 	}
 	ns := harness.Namespace(t, "tutorial")
