@@ -145,7 +145,7 @@ func (t *txState) frame(b *frameBatch, path *wire.Path, volatile bool) *wire.TxF
 		t.copies[b.filled].is = false
 	}
 	b.filled++
-	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = path, 0, volatile, false, false
+	f.Path, f.Flip, f.Volatile, f.CE, f.More, f.Dropped = path, 0, volatile, false, false, false
 	f.Len, f.Mark, f.QPN = 0, 0, 0
 	return f
 }
@@ -254,6 +254,7 @@ func (d *Device) sendBatch(b *frameBatch) int {
 		b.remove(n)
 		return n
 	}
+	b.frames[b.filled-1].More = !d.tx.clients.empty()
 	n, err := d.link.Send(d.engine.now, b.frames[b.sent:b.filled])
 	if err != nil {
 		d.linkError = err

@@ -109,6 +109,10 @@ type TxFrame struct {
 	// CE sets the ECN bits to "congestion experienced" (11), whatever Path has.
 	CE bool
 
+	// More, in the last frame of a batch, tells the link that the sender has more to send: the next
+	// batch follows at once.
+	More bool
+
 	// Dropped is set by a link that took the frame and could not send it.
 	Dropped bool
 

@@ -41,6 +41,7 @@ type ShapedLink struct {
 	rxN, rxI  int                 // frames in rxFrames, and the next one to pass
 	arriving  delayLine[rxCopy]
 	delivered int   // how many packets of arriving the last Receive has returned
+	more      bool  // since the last Receive, a sender that has more to send has sent
 	blocked   int64 // when Send takes frames again; 0 if it did not refuse any
 	retry     int64 // when the link is offered packets again that it did not take; 0 if there are none
 	now       int64
@@ -57,7 +58,7 @@ type bucket struct {
 	rate   int64 // bits per second; 0: unlimited
 	burst  int64 // ns that shapeBurst bytes take
 	idle   int64 // when all that has passed would have been sent at exactly this rate
-	waits  bool  // a packet was refused and waits
+	waits  bool  // a packet waits
 	empty  int64 // when there was no packet left that waits
 	now    int64 // of the last take
 	passed int   // bytes at now
@@ -171,9 +172,12 @@ func (s *ShapedLink) Send(now int64, batch []TxFrame) (int, error) {
 	for n < len(batch) && (s.delay == 0 || s.queue.len()+n < maxShapeQueued) && s.tx.take(now, frameLen(&batch[n])) {
 		n++
 	}
-	if n < len(batch) {
+	switch {
+	case n < len(batch):
 		s.blocked = max(s.tx.next(), now+1)
-	} else {
+	case n > 0 && batch[n-1].More:
+		s.tx.waits, s.more = true, true
+	default:
 		s.tx.drained(now)
 	}
 	if s.delay == 0 {
@@ -215,6 +219,10 @@ func (s *ShapedLink) sendDue(now int64) error {
 // Receive implements Link.
 func (s *ShapedLink) Receive(now int64, batch []RxFrame) (int, error) {
 	s.now = now
+	if s.tx.waits && s.blocked == 0 && !s.more {
+		s.tx.drained(now) // the sender had no more to send after all
+	}
+	s.more = false
 	if err := s.sendDue(now); err != nil {
 		return 0, err
 	}

@@ -94,6 +94,48 @@ func TestShapedLinkHasItsRateInBothDirections(t *testing.T) {
 	}
 }
 
+// An offerer sends packets from one link to another as an engine does.
+type offerer struct {
+	t        *testing.T
+	from, to Link
+	path     *Path
+	payload  []byte
+	more     bool // there is more to send than each step offers
+	psn      uint32
+}
+
+// step receives, offers n packets, and returns how many bytes arrive.
+func (o *offerer) step(now int64, n int) (bytes int) {
+	o.t.Helper()
+	if _, err := o.from.Receive(now, nil); err != nil {
+		o.t.Fatal(err)
+	}
+	waiting := make([]TxFrame, n)
+	for i := range waiting {
+		waiting[i] = frame(o.path, o.psn+uint32(i), o.payload)
+	}
+	if n > 0 {
+		waiting[n-1].More = o.more
+	}
+	sent, err := o.from.Send(now, waiting)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	o.psn += uint32(sent)
+	f := frame(o.path, 0, o.payload)
+	var batch [64]RxFrame
+	for {
+		k, err := o.to.Receive(now, batch[:])
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		if k == 0 {
+			return bytes
+		}
+		bytes += k * frameLen(&f)
+	}
+}
+
 // An engine that is late makes up for it with the packets that waited. A sender that was idle does
 // not: it may send a burst.
 func TestShapedLinkMakesUpForALateEngine(t *testing.T) {
@@ -110,30 +152,8 @@ func TestShapedLinkMakesUpForALateEngine(t *testing.T) {
 		if !sends {
 			from, to, path = peer, shaped, bToA
 		}
-		psn := uint32(0)
-		var batch [64]RxFrame
-		// step offers n packets, and returns how many bytes arrive.
-		step := func(now int64, n int) (bytes int) {
-			waiting := make([]TxFrame, n)
-			for i := range waiting {
-				waiting[i] = frame(path, psn+uint32(i), payload)
-			}
-			sent, err := from.Send(now, waiting)
-			if err != nil {
-				t.Fatal(err)
-			}
-			psn += uint32(sent)
-			for {
-				k, err := to.Receive(now, batch[:])
-				if err != nil {
-					t.Fatal(err)
-				}
-				if k == 0 {
-					return bytes
-				}
-				bytes += k * frameLen(&f)
-			}
-		}
+		o := offerer{t: t, from: from, to: to, path: path, payload: payload}
+		step := o.step
 		start := int64(1e9)
 		now, end, total := start, start, 0
 		for range rounds {
@@ -160,6 +180,58 @@ func TestShapedLinkMakesUpForALateEngine(t *testing.T) {
 		}
 		if total < shapeBurst || total > shapeBurst+3*frameLen(&f) {
 			t.Errorf("sends %t: a sender that was idle sends %d bytes at once, want a burst of %d", sends, total, shapeBurst)
+		}
+	}
+}
+
+// A sender that has more to send than it offers at once does not lose the time until its next
+// offer, unless it had no more after all.
+func TestShapedLinkMakesUpForSmallBatches(t *testing.T) {
+	const (
+		rate = 10e9
+		late = 100e3 // ns between two steps
+	)
+	payload := make([]byte, 4096)
+	f := frame(aToB, 0, payload)
+	for _, more := range []bool{true, false} {
+		shaped, peer := shapedPair(Shape{Rate: rate})
+		o := offerer{t: t, from: shaped, to: peer, path: aToB, payload: payload, more: more}
+		step := o.step
+		start := int64(1e9)
+		now, total := start, 0
+		for range 200 {
+			total += step(now, 8) // all of it is taken
+			for now += late; ; now += 1000 {
+				n := step(now, 8)
+				total += n
+				if n == 0 {
+					break
+				}
+			}
+			now += late
+		}
+		ratio := float64(total) * 8e9 / float64(now-start) / rate
+		if more && (ratio < 0.98 || ratio > 1.005) {
+			t.Errorf("a sender with more to send carries %.3f of the rate", ratio)
+		}
+		if !more && ratio > 0.8 {
+			t.Errorf("a sender that pauses carries %.3f of the rate", ratio)
+		}
+		step(now, 8)
+		for range 2 { // nothing follows
+			now += 1000
+			if _, err := shaped.Receive(now, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		now += 1e9
+		total = 0
+		for range 20 {
+			total += step(now, 8)
+			now += 10
+		}
+		if total < shapeBurst || total > shapeBurst+3*frameLen(&f) {
+			t.Errorf("more %t: a sender that was idle sends %d bytes at once, want a burst of %d", more, total, shapeBurst)
 		}
 	}
 }
