@@ -7,7 +7,6 @@
 
 #include <fcntl.h>
 #include <linux/aio_abi.h>
-#include <malloc.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -150,13 +149,6 @@ static void is_in_core_dumps(void)
 	munmap(p, SIZE);
 }
 
-static void *sleep_long(void *fd)
-{
-	char c;
-	(void)!read(*(int *)fd, &c, 1);
-	return NULL;
-}
-
 static void does_not_share_with_threads(void)
 {
 	char *p = anonymous(SIZE), *q = isolated(SIZE);
@@ -180,209 +172,6 @@ static void does_not_share_with_threads(void)
 	RETURNS(0, ibv_dereg_mr(mr));
 	munmap(p, SIZE);
 	munmap(q, SIZE);
-}
-
-/*
- * Allocations of whole pages are shared from the start, also in a program with threads, unless a
- * sanitizer allocates.
- */
-static void shares_aligned_allocations(void)
-{
-	int fds[2];
-	pthread_t t;
-	void *p[6], *small, *large;
-	REQUIRE(!pipe(fds) && !pthread_create(&t, NULL, sleep_long, &fds[0]));
-	REQUIRE(!posix_memalign(&p[0], PAGE, PAGE));
-	REQUIRE((p[1] = aligned_alloc(4 * PAGE, 4 * PAGE)) && (p[2] = memalign(2 << 20, SIZE)));
-	REQUIRE((p[3] = valloc(3 * PAGE + 1)) && (p[4] = pvalloc(1 + PAGE)));
-	REQUIRE((p[5] = memalign(PAGE, 16 << 20)));
-	const size_t size[] = {PAGE, 4 * PAGE, SIZE, 3 * PAGE + 1, 2 * PAGE, 16 << 20};
-	CHECK((uintptr_t)p[1] % (4 * PAGE) == 0 && (uintptr_t)p[2] % (2 << 20) == 0);
-	for (int i = 0; i < 6; i++) {
-		CHECK((uintptr_t)p[i] % PAGE == 0 && malloc_usable_size(p[i]) >= size[i]);
-		fill(p[i], size[i], (unsigned int)i);
-		for (int j = 0; j < i; j++)
-			CHECK((char *)p[i] + size[i] <= (char *)p[j] ||
-			      (char *)p[j] + size[j] <= (char *)p[i]);
-	}
-	for (int i = 0; i < 6; i++) {
-		CHECK(filled(p[i], size[i], (unsigned int)i));
-		USE(p[i], size[i], "mapped");
-	}
-	/* What was registered does not serve another allocation: its region would show that. */
-	void *q = memalign(PAGE, 2 * PAGE), *r;
-	REQUIRE(q);
-	struct ibv_mr *mr = reg(q, 2 * PAGE);
-	EXPECT(mr, "mapped");
-	free(q);
-	REQUIRE((r = memalign(PAGE, 2 * PAGE)));
-	USE(r, 2 * PAGE, "mapped");
-	RETURNS(0, ibv_dereg_mr(mr));
-	free(r);
-	/* Resizing keeps the contents. */
-	fill(p[2], SIZE, 7);
-	REQUIRE((p[2] = realloc(p[2], 2 * SIZE)));
-	CHECK(filled(p[2], SIZE, 7));
-	REQUIRE((p[2] = realloc(p[2], PAGE)));
-	CHECK(filled(p[2], PAGE, 7));
-	fill(p[3], 3 * PAGE, 8);
-	REQUIRE((p[3] = realloc(p[3], PAGE)));
-	CHECK(filled(p[3], PAGE, 8));
-	for (int i = 0; i < 6; i++)
-		free(p[i]);
-	/* What the C library allocates. */
-	REQUIRE(!posix_memalign(&small, PAGE, 100) && (large = memalign(PAGE, 17 << 20)));
-	USE(small, 100, "process kind");
-	USE(large, 17 << 20, "process threads");
-	free(small);
-	free(large);
-	FAILS(EINVAL, (errno = posix_memalign(&small, 3, PAGE)) != 0);
-	volatile size_t too_large = SIZE_MAX - PAGE;
-	CHECK(!memalign(PAGE, too_large));
-	/* More of them than there are descriptors for. */
-	void *many[100];
-	for (int i = 0; i < 100; i++) {
-		REQUIRE((many[i] = valloc(PAGE)));
-		memset(many[i], i, PAGE);
-	}
-	for (int i = 0; i < 100; i++) {
-		CHECK(all(many[i], PAGE, (char)i));
-		errno = EBADMSG;
-		free(many[i]);
-		int kept = errno;
-		CHECK(kept == EBADMSG);
-	}
-	close(fds[1]);
-	REQUIRE(!pthread_join(t, NULL));
-	close(fds[0]);
-}
-
-static int open_memfds(void)
-{
-	char path[40], name[64];
-	int n = 0;
-	for (int fd = 0; fd < 1024; fd++) {
-		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-		ssize_t length = readlink(path, name, sizeof name - 1);
-		name[length > 0 ? length : 0] = 0;
-		n += !strncmp(name, "/memfd:softroce-memory", 22);
-	}
-	return n;
-}
-
-/* So is what is mapped after the NIC was opened, by mmap and of a usual kind. */
-static void shares_anonymous_mappings(void)
-{
-	enum {
-		LENGTH = 256 << 10
-	};
-	int fds[2], before = open_memfds();
-	pthread_t t;
-	REQUIRE(!pipe(fds) && !pthread_create(&t, NULL, sleep_long, &fds[0]));
-	char *p = anonymous(LENGTH), *q = anonymous(LENGTH);
-	CHECK(open_memfds() == before + 2);
-	CHECK(all(p, LENGTH, 0));
-	fill(p, LENGTH, 1);
-	fill(q, LENGTH, 2);
-	CHECK(filled(p, LENGTH, 1) && filled(q, LENGTH, 2));
-	USE(p + PAGE, LENGTH - 2 * PAGE, "mapped");
-	/* Advice, protection, moves, and a part that is unmapped. */
-	fill(q, LENGTH, 3);
-	CHECK(!madvise(q, PAGE, MADV_DONTNEED) && all(q, PAGE, 0));
-	CHECK(!mprotect(q, PAGE, PROT_READ) && !mprotect(q, PAGE, PROT_READ | PROT_WRITE));
-	CHECK(!munmap(q, PAGE));
-	CHECK(open_memfds() >= before + 1);
-	char *moved = mremap(q + PAGE, LENGTH - PAGE, 2 * LENGTH, MREMAP_MAYMOVE);
-	REQUIRE(moved != MAP_FAILED);
-	memset(moved + LENGTH, 5, LENGTH);
-	USE(moved, 2 * LENGTH, "mapped");
-	CHECK(!munmap(moved, 2 * LENGTH) && !munmap(p, LENGTH));
-	/* A descriptor is closed by the munmap, or by the next mmap if a system call unmapped it.
-	 */
-	p = anonymous(LENGTH);
-	CHECK(open_memfds() == before + 1);
-	errno = EBADMSG;
-	int failed = munmap(p, LENGTH), kept = errno;
-	CHECK(!failed && kept == EBADMSG);
-	CHECK(open_memfds() == before);
-	p = anonymous(LENGTH);
-	CHECK(!syscall(SYS_munmap, p, LENGTH));
-	p = anonymous(LENGTH);
-	CHECK(open_memfds() == before + 1);
-	/* It stays registered when it is unmapped. */
-	struct ibv_mr *mr = reg(p, LENGTH);
-	EXPECT(mr, "mapped");
-	CHECK(!munmap(p, LENGTH) && open_memfds() == before);
-	RETURNS(0, ibv_dereg_mr(mr));
-	/* Other mappings are what the program has asked for. */
-	const struct {
-		int protection, flags;
-		size_t length;
-	} other[] = {
-		{PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, 32 << 10},
-		{PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, 65 << 20},
-		{PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, LENGTH},
-		{PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, LENGTH},
-		{PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, LENGTH},
-		{PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, LENGTH},
-		{PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, LENGTH},
-	};
-	for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
-		p = mmap(NULL, other[i].length, other[i].protection, other[i].flags, -1, 0);
-		CHECK(p != MAP_FAILED && open_memfds() == before);
-		CHECK(!munmap(p, other[i].length));
-	}
-	CHECK(mmap(NULL, 0, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) ==
-		      MAP_FAILED &&
-	      errno == EINVAL);
-	/* More of them than there are descriptors for. */
-	char *many[50];
-	for (int i = 0; i < 50; i++)
-		memset(many[i] = anonymous(LENGTH), i, LENGTH);
-	CHECK(open_memfds() == before + 32);
-	for (int i = 0; i < 50; i++) {
-		CHECK(all(many[i], LENGTH, (char)i));
-		munmap(many[i], LENGTH);
-	}
-	CHECK(open_memfds() == before);
-	close(fds[1]);
-	REQUIRE(!pthread_join(t, NULL));
-	close(fds[0]);
-}
-
-/* A child has copies of all of it, registered or not, and allocates on its own. */
-static void gives_children_copies_of_allocations(void)
-{
-	char *p = memalign(PAGE, 2 * PAGE), *q = memalign(PAGE, SIZE), *m = anonymous(1 << 20);
-	REQUIRE(p && q);
-	fill(m, 1 << 20, 5);
-	fill(p, 2 * PAGE, 1);
-	fill(q, SIZE, 2);
-	struct ibv_mr *mr = reg(p, 2 * PAGE);
-	int status;
-	pid_t pid = fork();
-	REQUIRE(pid >= 0);
-	if (!pid) {
-		CHECK(filled(p, 2 * PAGE, 1) && filled(q, SIZE, 2));
-		CHECK(filled(m, 1 << 20, 5));
-		memset(m, 6, 1 << 20);
-		memset(p, 3, 2 * PAGE);
-		free(p);
-		free(q);
-		CHECK(!munmap(m, 1 << 20));
-		char *r = memalign(PAGE, SIZE);
-		REQUIRE(r);
-		memset(r, 4, SIZE);
-		_exit(failures != 0);
-	}
-	REQUIRE(waitpid(pid, &status, 0) == pid);
-	CHECK(!status);
-	CHECK(filled(p, 2 * PAGE, 1) && filled(q, SIZE, 2) && filled(m, 1 << 20, 5));
-	transfer(mr);
-	RETURNS(0, ibv_dereg_mr(mr));
-	free(p);
-	free(q);
-	munmap(m, 1 << 20);
 }
 
 static void does_not_share_other_memory(void)
@@ -610,11 +399,6 @@ int main(void)
 	advises();
 	is_in_core_dumps();
 	does_not_share_with_threads();
-	if (!sanitized) {
-		shares_aligned_allocations();
-		shares_anonymous_mappings();
-	}
-	gives_children_copies_of_allocations();
 	does_not_share_other_memory();
 	does_not_share_with_flags();
 	does_not_share_what_the_kernel_uses();

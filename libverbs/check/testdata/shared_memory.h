@@ -10,6 +10,7 @@
 
 #include <stdint.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum {
 	PAGE = 4096,
@@ -119,6 +120,14 @@ static inline void use_as(void *p, size_t size, const char *how, int line)
 }
 
 #define USE(p, size, how) use_as(p, size, how, __LINE__)
+
+/* A second thread, which ends when the other end of the pipe is closed. */
+static inline void *sleep_long(void *fd)
+{
+	char c;
+	(void)!read(*(int *)fd, &c, 1);
+	return NULL;
+}
 
 static inline void begin(void)
 {
