@@ -78,10 +78,10 @@ func (r *recording) takeNotes() notes {
 // errFull ends each.
 var errFull = errors.New("the capture has all frames that it wants")
 
-// each calls frame for each frame of a batch, with its comments, and text for each note whose frame
-// the capture lacks, in the order of time. Unless the batch is the last one, it keeps notes whose
-// frame may be in the next batch.
-func (r *recording) each(b batch, more bool, frame func(capture.Record) error, text func(capture.Note) error) error {
+// each calls frame for each frame of a batch, with its comments, and writeNote for each note whose
+// frame the capture lacks, in the order of time. Unless the batch is the last one, it keeps notes
+// whose frame may be in the next batch.
+func (r *recording) each(b batch, more bool, frame func(capture.Record) error, writeNote func(capture.Note) error) error {
 	r.awaitNotes()
 	taken := r.takeNotes()
 	comments := map[uint64][]string{}
@@ -105,6 +105,10 @@ func (r *recording) each(b batch, more bool, frame func(capture.Record) error, t
 		}
 	}
 	r.keep(kept)
+	text := func(n capture.Note) error {
+		r.progress.Add(1)
+		return writeNote(n)
+	}
 	for _, h := range b.headers {
 		for len(alone) > 0 && alone[0].wallNs < h.wallNs {
 			if err := text(alone[0].record()); err != nil {
@@ -117,6 +121,7 @@ func (r *recording) each(b batch, more bool, frame func(capture.Record) error, t
 			Length: h.n, Data: b.data[:h.n], Comments: comments[h.mark],
 		}
 		b.data = b.data[h.n:]
+		r.progress.Add(1)
 		if err := frame(rec); err != nil {
 			return err
 		}

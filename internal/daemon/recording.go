@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,6 +35,7 @@ type recording struct {
 	state    control.CaptureState
 	err      error
 	stopping bool
+	progress atomic.Uint64 // frames and notes written
 	done     chan struct{} // closed when nothing is written any more
 }
 
@@ -78,8 +80,12 @@ const (
 	// link, and an amount of memory that a daemon can spare.
 	maxPending = 64 << 20
 
-	// stopTimeout is how long Stop waits for the reader of a pipe.
+	// stopTimeout is how long Stop waits for a file to take anything, such as for the reader of a
+	// pipe.
 	stopTimeout = 2 * time.Second
+
+	// stopLimit is how long Stop waits for a file that takes what is pending too slowly.
+	stopLimit = 10 * stopTimeout
 
 	// readerInterval is the time between two attempts to open a FIFO that has no reader.
 	readerInterval = 50 * time.Millisecond
@@ -296,15 +302,20 @@ func (r *recording) recorded() (done Recorded) {
 	return done
 }
 
-// Stop implements attach.Capture. It writes out the pending frames and closes the file. If the file
-// is a pipe that is not read, Stop gives up after stopTimeout.
+// Stop implements attach.Capture. It writes out the pending frames and closes the file. It gives up
+// if the file takes nothing for stopTimeout, as a pipe that is not read, or not all in stopLimit.
 func (r *recording) Stop() error {
 	r.end()
-	select {
-	case <-r.done:
-		_, err := r.State()
-		return err
-	case <-time.After(stopTimeout):
+	for progress, end := r.progress.Load(), time.Now().Add(stopLimit); ; progress = r.progress.Load() {
+		select {
+		case <-r.done:
+			_, err := r.State()
+			return err
+		case <-time.After(stopTimeout):
+		}
+		if r.progress.Load() == progress || time.Now().After(end) {
+			break
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
