@@ -22,12 +22,29 @@ func BenchmarkLink(b *testing.B) {
 
 func BenchmarkPackets(b *testing.B) {
 	eachLinkAndSize(b, []int{64, 1024}, func(b *testing.B, l *vethPair, tx, rx Link, v6 bool, size int) {
-		var batch []TxFrame
-		for range 256 {
-			batch = append(batch, frames(l.a.path(l.b, v6), 1, size)...)
-		}
-		benchmarkLink(b, tx, rx, batch)
+		benchmarkLink(b, tx, rx, packets(l.a, l.b, v6, 256, size))
 	})
+}
+
+// BenchmarkPacketAtATime is the yardstick of BenchmarkPackets: a system call for each packet that
+// is sent, and one for each that is received.
+func BenchmarkPacketAtATime(b *testing.B) {
+	for _, size := range []int{64, 1024} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			l := newVethPair(b)
+			benchmarkLink(b, l.a.packetLink(), l.b.packetLink(), packets(l.a, l.b, false, 1, size))
+		})
+	}
+}
+
+// packets returns n packets of as many connections.
+func packets(from, to *netnsHost, v6 bool, n, size int) (batch []TxFrame) {
+	for i := range n {
+		p := from.path(to, v6)
+		p.SrcPort += uint16(i)
+		batch = append(batch, frames(p, 1, size)...)
+	}
+	return batch
 }
 
 // eachLinkAndSize runs a benchmark for each kind of link, the same at both ends.
@@ -69,7 +86,7 @@ func benchmarkLink(b *testing.B, tx, rx Link, batch []TxFrame) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		got := make([]RxFrame, 256)
+		got := make([]RxFrame, len(batch))
 		region := make([]byte, 1<<20)
 		idle := 0
 		poll := []unix.PollFd{{Fd: int32(rx.FD()), Events: unix.POLLIN}}
