@@ -109,7 +109,7 @@ image: deb ## OCI images of daemon, libraries and tools, and of the daemon alone
 
 wide: arm64 ## what takes over five minutes: arm64 and images (root)
 	@scripts/setup wide
-	SOFTROCE_WIDE=1 go run ./scripts/testreport -count 1 -timeout 1h -run Wide ./e2e
+	go run ./scripts/testreport -tags wide -count 1 -timeout 1h -run Wide ./e2e
 
 simulate: ## SEEDS seeds of the simulation in virtual time
 	go run ./scripts/testreport -count 1 -timeout 20m -run TestSeeds ./internal/sim -sim.seeds $(SEEDS)

@@ -1,3 +1,5 @@
+//go:build wide
+
 package e2e
 
 import (

@@ -1,19 +1,17 @@
+//go:build wide
+
 package e2e
 
 import (
-	"os"
 	"os/exec"
 	"testing"
 
 	"softroce/e2e/harness"
 )
 
-// needWide skips tests that take minutes, unless make wide runs them.
+// needWide prepares a test that takes minutes: make wide runs it.
 func needWide(t *testing.T, programs ...string) {
 	t.Helper()
-	if os.Getenv("SOFTROCE_WIDE") == "" {
-		t.Skip("make wide runs it")
-	}
 	harness.NeedRoot(t, "images and roots")
 	for _, p := range programs {
 		if _, err := exec.LookPath(p); err != nil {
