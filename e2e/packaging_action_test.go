@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"sigs.k8s.io/yaml"
@@ -106,12 +107,13 @@ func runAction(t *testing.T, programs string, context, inputs map[string]string)
 	return env, string(text), err
 }
 
-// endDaemon ends the daemon that the action has left with a socket in a directory.
+// endDaemon ends the daemon that the action has left with a socket in a directory. It ignores
+// SIGINT, since a script has started it in the background.
 func endDaemon(t *testing.T, dir string) {
 	sockets, _ := filepath.Glob(filepath.Join(dir, "softroce-ci-*", "socket"))
 	for _, s := range sockets {
 		for _, p := range daemonsOn(s) {
-			if err := p.Signal(os.Interrupt); err != nil {
+			if err := p.Signal(syscall.SIGTERM); err != nil {
 				t.Error(err)
 			}
 		}

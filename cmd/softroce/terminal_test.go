@@ -182,6 +182,9 @@ func TestTerminalShowsProgressAndInterruptReports(t *testing.T) {
 		x.waitFor("softroce: interrupted")
 		x.waitFor("<1>")
 	}
+	// The end of the shell does not end the daemon if SIGHUP is ignored, as under nohup.
+	x.write("kill %1; wait %1; echo ended $((6*7))\n")
+	x.waitFor("ended 42")
 }
 
 // openFIFO opens a FIFO for writing once it is there and has a reader.
