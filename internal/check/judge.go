@@ -80,8 +80,9 @@ func (p *judgedPacket) isRequest() bool {
 	if meant.info.Request = false; len(p.Transport) == packet.BTHLen+packet.AETHLen+packet.ICRCLen && p.flow.expects(&meant) {
 		return false
 	}
+	response := p.flow.expects(&meant) && p.flow.peer.stream.awaitsResponse(p.PSN)
 	meant.info.Request = true
-	return p.flow.expects(&meant) || 2*p.flow.Requests > p.flow.Packets
+	return p.flow.expects(&meant) || !response && 2*p.flow.Requests > p.flow.Packets
 }
 
 func (j *judge) noteOn(p *judgedPacket, kind Rule) { j.note(kind, p.No, p.name()) }

@@ -53,12 +53,17 @@ func (n *recentMap[K, V]) put(k K, v V) {
 	n.recent[k] = v
 }
 
-// take removes a value and returns it, the zero value if there is none.
-func (n *recentMap[K, V]) take(k K) V {
-	v, ok := n.recent[k]
-	if !ok {
-		v = n.older[k]
+// get returns a value, the zero value if there is none.
+func (n *recentMap[K, V]) get(k K) V {
+	if v, ok := n.recent[k]; ok {
+		return v
 	}
+	return n.older[k]
+}
+
+// take is get, and removes the value.
+func (n *recentMap[K, V]) take(k K) V {
+	v := n.get(k)
 	delete(n.recent, k)
 	delete(n.older, k)
 	return v

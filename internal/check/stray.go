@@ -68,13 +68,19 @@ func (j *judge) findOwner(p *judgedPacket) {
 	}
 	for _, k := range nearKeys(p.flow.FlowKey) {
 		for _, f := range j.near[k] {
-			if f.First < p.No && p.No < f.Last+maxOwners && f.expects(p) {
+			if p.No < f.Last+maxOwners && (f.First < p.No && f.expects(p) || j.isFirst(p, f)) {
 				j.violates(p, ruleStray, "%v with PSN %d from %v to %v QP %#x, the connection is from %v to QP %#x", p.Opcode, p.PSN, p.Src, p.Dst, p.DestQP, f.Src, f.QPN)
 				p.flow = f
 				return
 			}
 		}
 	}
+}
+
+// isFirst reports whether p is the first request of f according to the connection manager.
+func (j *judge) isFirst(p *judgedPacket, f *flow) bool {
+	s := j.setups.flows.get(f.FlowKey)
+	return s != nil && p.info.Request && p.PSN == s.psn
 }
 
 // expects reports whether p has the PSN that the connection of f expects next, or repeats a
@@ -95,6 +101,12 @@ func (f *flow) expects(p *judgedPacket) bool {
 		return seq == s.next || s.repeats(p, seq)
 	}
 	return seq > s.accepted && seq < s.next
+}
+
+// awaitsResponse reports whether a request with a response of its own has a PSN.
+func (s *stream) awaitsResponse(psn uint32) bool {
+	r := s.requestAt(s.unwrap(psn))
+	return r != nil && r.Info.Kind.HasOwnResponse()
 }
 
 // repeats reports whether p is the request with its PSN once more.
@@ -143,8 +155,8 @@ func (j *judge) reject(p *judgedPacket) {
 	if f == nil || errors.Is(p.Err, packet.ErrShort) && len(p.Transport) < packet.BTHLen {
 		return
 	}
-	if f.stream != nil && p.isRequest() {
-		f.stream.keepStandIn(p)
+	if p.isRequest() && (f.stream != nil || j.isFirst(p, f)) {
+		j.streamOf(f).keepStandIn(p)
 	}
 	if f.peer != nil && f.peer.stream != nil && !p.isRequest() {
 		f.peer.stream.explains(p)
@@ -165,9 +177,11 @@ const maxStandIns = 64
 
 func (s *stream) keepStandIn(p *judgedPacket) {
 	if !s.started {
+		s.rejectedFirst = p
 		return
 	}
 	seq := s.unwrap(p.PSN)
+	s.nak.served = s.nak.served || s.nak.active && seq == s.nak.seq
 	if r := s.requestAt(seq); r != nil {
 		r.transmissions++ // a responder may answer it
 		if p.Err == nil && seq > r.Seq {

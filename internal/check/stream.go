@@ -80,6 +80,8 @@ type stream struct {
 	differing *differing
 	standIns  []standIn
 	blind     bool // replies are cut inside their headers
+
+	rejectedFirst *judgedPacket // the newest request that was rejected before the stream began
 }
 
 // A request is a request packet, and what is known of its transmissions and replies.
@@ -202,11 +204,15 @@ func (s *stream) start(psn uint32) {
 		highest = max(highest, seq+int64(packet.PSNDiff(s.earlyReply.psn, psn)))
 	}
 	s.judge.requests -= len(s.requests)
+	rejected := s.rejectedFirst
 	*s = stream{
 		judge: s.judge, flow: s.flow, started: true, highest: highest, earlyReply: s.earlyReply, replied: s.earlyReply.any,
 		next: seq, prevEnd: seq, begin: seq, base: seq, contiguous: seq, accepted: seq - 1, positive: seq - 1, ackHigh: seq - 1,
 	}
 	s.useSetup(psn)
+	if rejected != nil {
+		s.keepStandIn(rejected)
+	}
 }
 
 // before records a reply that precedes all requests.
