@@ -43,7 +43,7 @@ type replyQueue struct {
 	next      uint64     // the response to emit next; equal to added if there is none
 	max       uint64     // max_dest_rd_atomic
 
-	ack     bool            // an ACK for everything before the expected PSN is due
+	ack     bool            // an ACK is due
 	nak     packet.Syndrome // a NAK with this syndrome is due; 0: none
 	nakPSN  uint32          // the PSN that drew a NAKSequence
 	nakSent bool            // suppresses further NAKs until the expected PSN arrives
@@ -294,20 +294,22 @@ func (q *QP) replyAtomic(e *Env, a *response) (full bool) {
 	return false
 }
 
-// replyACK emits one ACK for all requests accepted since the last one.
+// replyACK emits one ACK for all requests accepted since the last one. Its PSN is never that of a
+// request with a response of its own: if that response is lost, the kernel's rxe would take such an
+// ACK as the completion of the READ or atomic, without its data.
 func (q *QP) replyACK(e *Env) (full bool) {
 	tx := e.Sink.Packet(q)
 	if tx == nil {
 		return true
 	}
-	h := q.replyHeader(e, packet.Acknowledge, packet.PSNAdd(q.resp.epsn, -1))
-	h.AETH = packet.AETH{Syndrome: q.credits(), MSN: q.resp.msn}
+	h := q.replyHeader(e, packet.Acknowledge, q.resp.ackPSN)
+	h.AETH = packet.AETH{Syndrome: q.credits(), MSN: q.resp.ackMSN}
 	tx.Begin()
 	tx.Finish(h)
 	q.cfg.Counters.TxOpcode[h.Opcode]++
 	q.cfg.Counters.ACKSent++
-	q.resp.noteAcked(q.resp.epsn, q.resp.msn)
 	q.resp.replies.ack = false
+	q.resp.noteAcked(packet.PSNAdd(h.PSN, 1), h.AETH.MSN)
 	return false
 }
 

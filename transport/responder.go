@@ -12,6 +12,8 @@ type responder struct {
 	epsn        uint32 // expected PSN
 	accepted    uint64 // extended count of accepted PSNs, which advances with epsn
 	msn         uint32 // messages completed, modulo 2^24 (C9-148)
+	ackPSN      uint32 // PSN of the latest SEND or WRITE packet, which an ACK answers,
+	ackMSN      uint32 // and the MSN up to it
 	acked       uint32 // PSN up to which replies have acknowledged,
 	ackedMSN    uint32 // and the MSN of that reply
 	established bool   // EventCommEst was reported
@@ -37,7 +39,7 @@ func (r *responder) start(q *QP) {
 	established := r.established
 	r.reset()
 	r.established = established
-	r.epsn, r.acked = q.attr.RQPSN, q.attr.RQPSN
+	r.epsn, r.ackPSN, r.acked = q.attr.RQPSN, packet.PSNAdd(q.attr.RQPSN, -1), q.attr.RQPSN
 	r.replies.init(int(q.attr.MaxDestRDAtomic))
 }
 
@@ -327,12 +329,14 @@ func (q *QP) completeRecv(e *Env, c Completion) {
 // message increments the MSN (C9-148).
 func (q *QP) advance(p *RxPacket, in *packet.Info, k packet.Kind) {
 	r := &q.resp
+	r.ackPSN = r.epsn
 	r.epsn, r.accepted = packet.PSNAdd(r.epsn, 1), r.accepted+1
 	r.message = k
 	if in.Position.EndsMessage() {
 		r.message = packet.KindNone
 		r.msn = packet.PSNAdd(r.msn, 1)
 	}
+	r.ackMSN = r.msn
 	if p.AckReq {
 		r.replies.ack = true
 	}
@@ -483,6 +487,9 @@ func (q *QP) rejectRequest(e *Env, s packet.Syndrome) {
 func (r *responder) noteAcked(psn, msn uint32) {
 	if packet.PSNDiff(psn, r.acked) > 0 {
 		r.acked, r.ackedMSN = psn, msn
+	}
+	if psn == r.epsn {
+		r.replies.ack = false
 	}
 }
 
