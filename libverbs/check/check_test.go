@@ -156,6 +156,7 @@ func TestPrograms(t *testing.T) {
 		{"cancel", "cancelled threads hold no lock"},
 		{"devmem", "device memory and DMA buffers"},
 		{"events", "events wake pollers and delay destruction"},
+		{"flush", "FLUSH is posted by a function that later headers declare"},
 		{"handles", "a handle that does not exist is ENOENT"},
 		{"imported", "imported contexts have rings"},
 		{"invalid_args", "invalid arguments return errors"},

@@ -121,7 +121,7 @@ static uint64_t send_ops(enum ibv_qp_type type)
 	case IBV_QPT_XRC_SEND:
 		return send | write | window | IBV_QP_EX_WITH_RDMA_READ |
 		       IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
-		       IBV_QP_EX_WITH_ATOMIC_WRITE;
+		       IBV_QP_EX_WITH_ATOMIC_WRITE | SR_QP_EX_WITH_FLUSH;
 	case IBV_QPT_UC:
 		return send | write | window;
 	case IBV_QPT_UD:

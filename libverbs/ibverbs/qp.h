@@ -5,8 +5,22 @@
 #include "ibverbs/context.h"
 #include "ibverbs/wq.h"
 
+#include <stddef.h>
+
+/* What rdma-core has had since release 46, with wr_flush as the last member of ibv_qp_ex. */
+#define SR_QP_EX_WITH_FLUSH (1 << 11)
+#define SR_WR_FLUSH	    14
+#define SR_BEFORE_WR_FLUSH  (offsetof(struct ibv_qp_ex, wr_atomic_write) + sizeof(void (*)(void)))
+
 struct sr_qp {
-	struct ibv_qp_ex ex; /* begins with struct ibv_qp */
+	union {
+		struct ibv_qp_ex ex; /* begins with struct ibv_qp */
+		struct {
+			char before_flush[SR_BEFORE_WR_FLUSH];
+			void (*wr_flush)(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr,
+					 size_t length, uint8_t type, uint8_t level);
+		};
+	};
 	struct sr_link link; /* in its context */
 	struct sr_link send_cq_link, recv_cq_link;
 	struct sr_xrcd *xrcd;	  /* of an XRC target, or NULL */

@@ -248,6 +248,23 @@ static void wr_atomic_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr, 
 	wr_set_inline_data(ex, (void *)value, ATOMIC_WRITE_SIZE);
 }
 
+static void wr_flush(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr, size_t length,
+		     uint8_t type, uint8_t level)
+{
+	struct sr_qp *q = to_sr_qp(ex);
+	struct softroce_flush_wqe *wqe =
+		(struct softroce_flush_wqe *)next_remote_wqe(ex, SR_WR_FLUSH, rkey, addr);
+	if (!wqe)
+		return;
+	if (length > UINT32_MAX) {
+		fail(q, EINVAL);
+		return;
+	}
+	wqe->length = (uint32_t)length;
+	wqe->placement = type;
+	wqe->selectivity = level;
+}
+
 void sr_set_wr_ops(struct sr_qp *q)
 {
 	struct ibv_qp_ex *ex = &q->ex;
@@ -272,4 +289,5 @@ void sr_set_wr_ops(struct sr_qp *q)
 	ex->wr_complete = wr_complete;
 	ex->wr_abort = wr_abort;
 	ex->wr_atomic_write = wr_atomic_write;
+	q->wr_flush = wr_flush;
 }
