@@ -107,7 +107,7 @@ image: deb ## OCI images of daemon, libraries and tools, and of the daemon alone
 	@scripts/setup wide
 	scripts/image
 
-wide: arm64 ## what takes over five minutes: arm64 and images (root)
+wide: arm64 ## what takes over five minutes: arm64, images, Debian 13 (root)
 	@scripts/setup wide
 	go run ./scripts/testreport -tags wide -count 1 -timeout 1h -run Wide ./e2e
 

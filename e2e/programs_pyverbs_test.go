@@ -97,7 +97,7 @@ func TestRDMACoreTestSuite(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	d := harness.StartDaemon(t, within, "--socket", socket, "--nic", "softroce0=packet:rdma0")
 	survivor := harness.OpenNIC(t, d, socket)
-	tests := unpackTests(t)
+	tests := unpackTests(t, pyverbsTests)
 	huge := reserveHugePages(t)
 	if !huge && os.Getenv("CI") == "true" {
 		t.Errorf("huge pages are required where CI=true")
@@ -140,10 +140,10 @@ func TestRDMACoreTestSuite(t *testing.T) {
 }
 
 // unpackTests copies the tests, some of which the package has compressed.
-func unpackTests(t *testing.T) string {
+func unpackTests(t *testing.T, from string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "tests")
-	harness.RunCommand(t, "cp", "-r", pyverbsTests, dir)
+	harness.RunCommand(t, "cp", "-r", from, dir)
 	zipped, err := filepath.Glob(filepath.Join(dir, "*.gz"))
 	if err != nil || len(zipped) == 0 {
 		t.Fatalf("compressed tests in %s: %v, %v", dir, zipped, err)
