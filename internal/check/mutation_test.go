@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"softroce/packet"
 )
 
 var update = flag.Bool("update", false, "write the table of mutations to docs/reference/check-rules.md")
@@ -167,4 +169,33 @@ func compareDocs(t *testing.T, text string) {
 	if err := os.WriteFile(file, []byte(doc[:at]+text+doc[at+n:]), 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// An unassigned opcode of the responder's service is the responder's violation, also in the middle
+// of a READ response.
+func TestUnassignedOpcodeOfResponseIsTheResponders(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.name != "sim-mtu256" {
+			continue
+		}
+		damaged := 0
+		for i := range s.ps {
+			if s.ps[i].Opcode != packet.Opcode(packet.ReadResponseMid) {
+				continue
+			}
+			rec := s.recording(t)
+			rec.raw(i, func(b []byte) { b[atBTH] = b[atBTH]&0xe0 | 0x1f })
+			damaged++
+			for _, v := range rec.judge().Violations {
+				if v.Party != PartyResponder {
+					t.Errorf("packet %d: %d %s (%s): %s", i+1, v.Packet, v.Rule, v.Party, v.Detail)
+				}
+			}
+		}
+		if damaged == 0 {
+			t.Error("the capture has no such packet")
+		}
+		return
+	}
+	t.Error("there is no such capture")
 }

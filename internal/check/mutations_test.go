@@ -33,10 +33,7 @@ var mutations = []mutation{
 	{"source is a multicast address", ruleAddress, "", anyPacket, rawByte(atIP+12, func(byte) byte { return 224 })},
 	{"a request to a multicast address", ruleAddress, "", all(calm, isRequest), rawByte(atIP+16, func(byte) byte { return 239 })},
 	{"TTL 0", ruleTTL, "", anyPacket, rawByte(atIP+8, func(byte) byte { return 0 })},
-	{"ICRC", ruleICRC, "", anyPacket, func(t *recording, i int) {
-		t.rs[i].Data = slices.Clone(t.rs[i].Data)
-		t.rs[i].Data[len(t.rs[i].Data)-1] ^= 1
-	}},
+	{"ICRC", ruleICRC, "", anyPacket, (*recording).damage},
 	{"payload without a new ICRC", ruleICRC, "", hasPayload, func(t *recording, i int) {
 		t.rs[i].Data = slices.Clone(t.rs[i].Data)
 		t.rs[i].Data[len(t.rs[i].Data)-packet.ICRCLen-1] ^= 1

@@ -87,6 +87,12 @@ func (t *recording) raw(i int, f func(frame []byte)) {
 	t.fixChecksums(i)
 }
 
+// damage inverts a bit of the ICRC of the i-th frame.
+func (t *recording) damage(i int) {
+	t.rs[i].Data = append([]byte(nil), t.rs[i].Data...)
+	t.rs[i].Data[len(t.rs[i].Data)-1] ^= 1
+}
+
 // cut truncates the transport part to n bytes before the ICRC, or extends it with zeros.
 func (t *recording) cut(i, n int) {
 	b := append([]byte(nil), t.rs[i].Data[:len(t.rs[i].Data)-packet.ICRCLen]...)

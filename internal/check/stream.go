@@ -212,6 +212,9 @@ func (s *stream) start(psn uint32) {
 	s.useSetup(psn)
 	if rejected != nil {
 		s.keepStandIn(rejected)
+		for i := range s.standIns {
+			s.standIns[i].reported = s.earlyReply.any // it may be what they answer
+		}
 	}
 }
 

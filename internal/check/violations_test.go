@@ -39,7 +39,10 @@ var broken = []struct {
 	{ruleIPChecksum, "pp-ud", func(t *recording) { t.rs[0].Data = slices.Clone(t.rs[0].Data); t.rs[0].Data[atIP+10] ^= 1 }},
 	{ruleUDPSum, "pp-ud", func(t *recording) { t.raw(0, func(b []byte) { b[atUDP+6] = 0x12 }) }},
 	{ruleAddress, "pp-ud", func(t *recording) { t.raw(0, func(b []byte) { b[atIP+12] = 224 }) }},
-	{ruleICRC, "pp-ud", func(t *recording) { t.rs[0].Data = slices.Clone(t.rs[0].Data); t.rs[0].Data[len(t.rs[0].Data)-1] ^= 1 }},
+	{ruleICRC, "pp-ud", func(t *recording) { t.damage(0) }},
+	{ruleICRC, "cm-write-bw-tos", func(t *recording) { t.damage(t.nth(writeOnly, 0)) }},
+	{ruleICRC, "cm-rping", func(t *recording) { t.damage(t.nth(readReq, 0)) }},
+	{ruleICRC, "vp-rnr-multi", func(t *recording) { t.damage(40) }}, // one that is sent again after an RNR NAK
 	{ruleOpcode, "pp-ud", func(t *recording) { t.raw(0, func(b []byte) { b[atBTH] = 0x66 }) }},
 	{ruleShort, "pp-ud", func(t *recording) { t.cut(0, packet.BTHLen+4) }},
 	{ruleTVer, "pp-ud", func(t *recording) { t.raw(0, func(b []byte) { b[atBTH+1] |= 1 }) }},
@@ -64,6 +67,9 @@ var broken = []struct {
 		t.edit(t.nth(ack, 1), func(p *capture.Packet) { p.PKey = 0x8001 })
 	}},
 	{ruleQPN, "pp-ud", func(t *recording) { t.edit(0, func(p *capture.Packet) { p.DestQP = 0 }) }},
+	{ruleQPN, "cm-write-bw-tos", func(t *recording) {
+		t.edit(t.nth(writeOnly, 0), func(p *capture.Packet) { p.DestQP = 0 })
+	}},
 	{ruleTTL, "pp-ud", func(t *recording) { t.raw(0, func(b []byte) { b[atIP+8] = 0 }) }},
 	{ruleGSI, "cm-rping", func(t *recording) { t.edit(0, func(p *capture.Packet) { p.DETH.SrcQP = 2 }) }},
 	{ruleVCRC, "pp-ud", func(t *recording) {
