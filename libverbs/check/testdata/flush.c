@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 enum {
-	QP_EX_WITH_FLUSH = 1 << 11,
+	OPERATIONS = 1 << 11 | IBV_QP_EX_WITH_RDMA_WRITE, /* the first is IBV_QP_EX_WITH_FLUSH */
 	FLUSH_GLOBAL = 1,
 	FLUSH_PERSISTENT = 2,
 	FLUSH_RANGE = 0,
@@ -18,22 +18,11 @@ enum {
 typedef void (*wr_flush)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, size_t length,
 			 uint8_t type, uint8_t level);
 
-static struct ibv_qp *flushing_qp(struct setup *s)
+static wr_flush flush_function(struct ibv_qp_ex *ex)
 {
-	struct ibv_qp_init_attr basic = rc_attr(s);
-	struct ibv_qp_init_attr_ex init = {
-		.send_cq = s->cq,
-		.recv_cq = s->cq,
-		.cap = basic.cap,
-		.qp_type = IBV_QPT_RC,
-		.sq_sig_all = 1,
-		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-		.pd = s->pd,
-		.send_ops_flags = QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_RDMA_WRITE,
-	};
-	struct ibv_qp *qp = ibv_create_qp_ex(s->context, &init);
-	REQUIRE(qp);
-	return qp;
+	wr_flush post;
+	memcpy(&post, (char *)&ex->wr_atomic_write + sizeof ex->wr_atomic_write, sizeof post);
+	return post;
 }
 
 static void connect_flushing(struct setup *s, struct ibv_qp *qp, struct ibv_qp *peer)
@@ -48,8 +37,7 @@ static enum ibv_wc_status flush(struct setup *s, struct ibv_qp *qp, struct ibv_m
 				uint8_t level)
 {
 	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
-	wr_flush post;
-	memcpy(&post, (char *)&ex->wr_atomic_write + sizeof ex->wr_atomic_write, sizeof post);
+	wr_flush post = flush_function(ex);
 	ibv_wr_start(ex);
 	ex->wr_id = 1;
 	ibv_wr_rdma_write(ex, mr->rkey, (uintptr_t)s->buf);
@@ -76,7 +64,8 @@ int main(void)
 	setup_open(&s);
 	struct ibv_mr *mr = ibv_reg_mr(s.pd, s.buf, sizeof s.buf, ALL_ACCESS | ACCESS_FLUSH_GLOBAL);
 	REQUIRE(mr);
-	struct ibv_qp *qp = flushing_qp(&s), *peer = flushing_qp(&s);
+	struct ibv_qp *qp = create_qp_ex(&s, OPERATIONS);
+	struct ibv_qp *peer = create_qp_ex(&s, OPERATIONS);
 	connect_flushing(&s, qp, peer);
 	connect_flushing(&s, peer, qp);
 	CHECK(flush(&s, qp, mr, FLUSH_GLOBAL, FLUSH_RANGE) == IBV_WC_SUCCESS);
@@ -84,8 +73,7 @@ int main(void)
 
 	/* A length that does not fit into the header. */
 	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
-	wr_flush post;
-	memcpy(&post, (char *)&ex->wr_atomic_write + sizeof ex->wr_atomic_write, sizeof post);
+	wr_flush post = flush_function(ex);
 	ibv_wr_start(ex);
 	post(ex, mr->rkey, (uintptr_t)s.buf, (size_t)1 << 32, FLUSH_GLOBAL, FLUSH_RANGE);
 	RETURNS(EINVAL, ibv_wr_complete(ex));

@@ -128,6 +128,25 @@ static inline struct ibv_qp *create_qp(struct setup *s)
 	return qp;
 }
 
+/* Creates a queue pair for work requests of the ibv_wr_* functions. */
+static inline struct ibv_qp *create_qp_ex(struct setup *s, uint64_t operations)
+{
+	struct ibv_qp_init_attr basic = rc_attr(s);
+	struct ibv_qp_init_attr_ex init = {
+		.send_cq = s->cq,
+		.recv_cq = s->cq,
+		.cap = basic.cap,
+		.qp_type = IBV_QPT_RC,
+		.sq_sig_all = 1,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.pd = s->pd,
+		.send_ops_flags = operations,
+	};
+	struct ibv_qp *qp = ibv_create_qp_ex(s->context, &init);
+	REQUIRE(qp);
+	return qp;
+}
+
 /* Creates a queue pair that is connected to itself, in RTS. */
 static inline struct ibv_qp *loopback_qp(struct setup *s)
 {

@@ -61,32 +61,14 @@ static void protection_domains(struct setup *s)
 	RETURNS(0, ibv_dealloc_pd(other));
 }
 
-static struct ibv_qp *extended_qp(struct setup *s)
-{
-	struct ibv_qp_init_attr basic = rc_attr(s);
-	struct ibv_qp_init_attr_ex init = {
-		.send_cq = s->cq,
-		.recv_cq = s->cq,
-		.cap = basic.cap,
-		.qp_type = IBV_QPT_RC,
-		.sq_sig_all = 1,
-		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-		.pd = s->pd,
-		.send_ops_flags = IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV,
-	};
-	struct ibv_qp *qp = ibv_create_qp_ex(s->context, &init);
-	REQUIRE(qp);
-	connect_qp(s, qp, qp->qp_num);
-	return qp;
-}
-
 /* A window has its new R_Key as soon as the bind is posted, and not before. */
 static void keys(struct setup *s)
 {
 	struct ibv_mr *mr = ibv_reg_mr(s->pd, s->buf, sizeof s->buf, WINDOW_ACCESS);
 	struct ibv_mw *mw = ibv_alloc_mw(s->pd, IBV_MW_TYPE_2);
 	REQUIRE(mr && mw);
-	struct ibv_qp *qp = extended_qp(s);
+	struct ibv_qp *qp = create_qp_ex(s, IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV);
+	connect_qp(s, qp, qp->qp_num);
 	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
 	struct ibv_mw_bind_info info = part_of(s, mr), invalid = {.length = 8};
 	uint32_t before = mw->rkey, key = ibv_inc_rkey(before);
