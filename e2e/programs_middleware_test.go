@@ -89,6 +89,17 @@ func fio(verb string) cmExchange {
 	}
 }
 
+// runFio runs fio with each verb. It waits until nothing else listens through the connection
+// manager.
+func runFio(t *testing.T, server, client harness.Endpoint) {
+	for _, verb := range []string{"write", "read", "send"} {
+		f := fio(verb)
+		port := fmt.Sprint(harness.FreePort())
+		f.server, f.client = strings.ReplaceAll(f.server, "PORT", port), strings.ReplaceAll(f.client, "PORT", port)
+		t.Run(subtestName(f.name), func(t *testing.T) { f.run(t, server, client, false) })
+	}
+}
+
 // A standalone is a program that starts its own processes. {dev} is the NIC of all of them.
 type standalone struct {
 	name, command string
@@ -152,13 +163,7 @@ func TestMiddlewarePrograms(t *testing.T) {
 					}
 				}
 			})
-			// These wait until nothing else listens through the connection manager.
-			for _, verb := range []string{"write", "read", "send"} {
-				f := fio(verb)
-				port := fmt.Sprint(harness.FreePort())
-				f.server, f.client = strings.ReplaceAll(f.server, "PORT", port), strings.ReplaceAll(f.client, "PORT", port)
-				t.Run(subtestName(f.name), func(t *testing.T) { f.run(t, server, client, false) })
-			}
+			runFio(t, server, client)
 		})
 	}
 }
