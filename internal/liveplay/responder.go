@@ -31,7 +31,8 @@ type responderPlayer struct {
 	requestsSeen   int           // number of requests
 	lastActive     time.Duration // when a packet was last sent or received
 	changed        []replay.Note
-	requesterState // of the live requester
+	part           *replay.Reply // the last ACK that is not from the script: see acknowledgePart
+	requesterState               // of the live requester
 }
 
 // newResponderPlayer creates the live queue pair and its memory.
@@ -216,6 +217,9 @@ func (a *responderPlayer) resendReplies() error {
 			ack = s
 		}
 	}
+	if a.part != nil && a.part.PSN >= from && (ack == nil || a.part.PSN > ack.PSN) {
+		ack = a.part
+	}
 	if ack == nil {
 		return nil
 	}
@@ -235,6 +239,8 @@ func (a *responderPlayer) wait() error {
 	end := a.lastActive + a.idleTimeout()
 	next := a.nextDue()
 	switch {
+	case a.sendable() && a.sendsNoMore():
+		end = now
 	case a.sendable():
 		end = a.lastActive + ackWait
 	case next > now:

@@ -144,6 +144,12 @@ func (a *responderPlayer) sendable() bool {
 	return s.Header.Opcode == packet.Acknowledge && s.Header.AETH.Syndrome.IsACK() && s.PSN >= a.next && a.next > a.acked && !a.reading()
 }
 
+// sendsNoMore reports whether the live requester has gone back more often than the captured one since
+// the last reply: it waits for an acknowledgement.
+func (a *responderPlayer) sendsNoMore() bool {
+	return a.goBacks > 1 && a.pass >= a.script.Replies[a.repliesSent].Pass
+}
+
 // reading reports whether a READ or atomic has no response, which an ACK must not pass over.
 func (a *responderPlayer) reading() bool {
 	for i := range a.session.Posted {
@@ -164,6 +170,7 @@ func (a *responderPlayer) acknowledgePart() error {
 	if n := len(a.changed); n == 0 || a.changed[n-1].Packet != s.Packet.No {
 		a.changed = append(a.changed, replay.Note{Packet: s.Packet.No, Text: "sent in parts: the live requester sends fewer requests without an acknowledgement"})
 	}
+	a.part = &s
 	a.note(&s)
 	return a.transmit(s.Packet, s.Header)
 }
