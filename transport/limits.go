@@ -12,14 +12,6 @@ const (
 	// engines.
 	sendWindow = 512
 
-	// minWindow is the smallest window after a NAK or gap.
-	minWindow = 16
-
-	// windowGrowth is after how many acknowledged packets the window grows by one. A chance p of
-	// loss halves the window every 1/p packets, so that it stays near 2/(p*windowGrowth): 50
-	// packets at 1 %, half of which are retransmitted for each loss.
-	windowGrowth = 4
-
 	// acksPerWindow is how many ACKs a full window requests at least.
 	acksPerWindow = 4
 

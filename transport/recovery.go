@@ -3,6 +3,7 @@ package transport
 import (
 	"softroce/internal/ib"
 	"softroce/packet"
+	"softroce/transport/congestion"
 )
 
 // recovery is the requester's state for retransmission: go-back-N after a NAK, a gap in the
@@ -16,18 +17,17 @@ type recovery struct {
 	retries    uint8  // transport retries left
 	rnrRetries uint8  // RNR retries left
 
-	window    uint64 // limit of unacknowledged SEND and WRITE packets
-	threshold uint64 // below it the window doubles with each acknowledgement, above it grows slowly
+	window    congestion.Window // of unacknowledged SEND and WRITE packets
+	roundTrip congestion.RoundTrip
 
 	nak   packet.Syndrome // the last NAK of the peer, or 0,
 	nakAt uint64          // and una at that time
 
 	wentBack   bool   // retransmitted after a NAK or gap, and nothing was acknowledged since;
 	wentBackTo uint64 // another NAK for this PSN has the same cause and is ignored
-	wentBackAt int64
-	recovered  int64 // how long the last recoveries took, until something was acknowledged; 0: unknown
-	early      bool  // deadline is before the local ACK timeout: see armTimer
-	repeats    uint8 // early deadlines that have passed since something was acknowledged
+	recovered  bool   // something was acknowledged after such a retransmission
+	early      bool   // deadline is before the local ACK timeout: see armTimer
+	repeats    uint8  // early deadlines that have passed since something was acknowledged
 }
 
 // infiniteRNRRetry is the RNR retry count that means no limit (IBTA 9.7.5.2.8).
@@ -55,10 +55,10 @@ func (r *recovery) stopTimer() { r.deadline, r.began = 0, 0 }
 // the timeout.
 //
 // A NAK may be lost, or a retransmission: the responder sends no second NAK, and the requester
-// ignores further gaps. So as long as the window is small because of losses, the requester first
-// retransmits early, after times that double and that begin with one in proportion to how long
-// recovery took lately (adaptive retransmission). This uses no retries, and does not delay the
-// local ACK timeout.
+// ignores further gaps. So once it has recovered from a loss, and as long as the window is small
+// because of losses, the requester first retransmits early, after times that double and that begin
+// with one that few replies exceed (adaptive retransmission). This uses no retries, and does not
+// delay the local ACK timeout.
 func (q *QP) armTimer(now int64) {
 	r := &q.req
 	if r.send == r.una {
@@ -78,8 +78,8 @@ func (q *QP) armTimer(now int64) {
 		r.began = now
 	}
 	r.deadline = max(r.began+wait, now+minRecovery)
-	soon := max(4*r.recovered, minRecovery) << r.repeats
-	if r.early = r.window < sendWindow && r.recovered != 0 && r.timeouts == 0 && soon <= (r.deadline-now)/2; r.early {
+	soon := max(r.roundTrip.Limit(), minRecovery) << r.repeats
+	if r.early = r.window.Reduced() && r.recovered && r.timeouts == 0 && soon <= (r.deadline-now)/2; r.early {
 		r.deadline = now + soon
 	}
 }
@@ -88,15 +88,10 @@ func (q *QP) armTimer(now int64) {
 func (q *QP) resetRecovery(now int64, n uint64) {
 	r := &q.req
 	r.retries, r.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
-	if r.wentBack && r.repeats == 0 {
-		r.recovered = max(now-r.wentBackAt, r.recovered-r.recovered/8)
-	}
+	r.roundTrip.Acknowledged(r.una, now)
+	r.recovered = r.recovered || r.wentBack
 	r.wentBack, r.repeats = false, 0
-	if r.window < r.threshold {
-		r.window = min(2*r.window, r.threshold)
-	} else {
-		r.window = min(r.window+(n+windowGrowth-1)/windowGrowth, sendWindow)
-	}
+	r.window.Acknowledged(n, r.roundTrip.Queued())
 	r.stopTimer()
 	r.timeouts = 0
 	q.armTimer(now)
@@ -106,6 +101,7 @@ func (q *QP) resetRecovery(now int64, n uint64) {
 func (q *QP) goBack(to uint64) {
 	r := &q.req
 	r.send, r.sinceAck = to, 0
+	r.roundTrip.WentBack()
 	for i := q.sq.headIndex; i != q.sq.tailIndex; i++ {
 		w := q.sq.at(i)
 		if !w.started || to < w.first {
@@ -122,9 +118,6 @@ func (q *QP) goBack(to uint64) {
 
 // resend retransmits from una after a NAK or a gap. It returns false, and leaves recovery to the
 // timer, if it did so before and nothing was acknowledged since.
-//
-// All packets in flight are retransmitted. A loss therefore halves the window, so that what is
-// retransmitted stays in proportion to what arrives.
 func (q *QP) resend(e *Env) bool {
 	r := &q.req
 	if r.wentBack && r.wentBackTo == r.una {
@@ -133,11 +126,11 @@ func (q *QP) resend(e *Env) bool {
 	if !q.useRetry(e) {
 		return true
 	}
-	r.wentBack, r.wentBackTo, r.wentBackAt = true, r.una, e.Now
-	r.window = max(min(r.window, r.send-r.una)/2, minWindow)
-	r.threshold = r.window
+	r.wentBack, r.wentBackTo = true, r.una
+	r.window.Lost(r.send - r.una)
 	r.stopTimer()
 	q.goBack(r.una)
+	r.roundTrip.Sent(r.una, e.Now)
 	return true
 }
 
@@ -205,7 +198,9 @@ func (q *QP) Expire(e *Env) {
 		q.cfg.Counters.AdaptiveRetransmissions++
 		r.wentBack, r.wentBackTo = true, r.una
 		r.repeats++
+		r.window.TimedOut(r.send - r.una)
 		q.goBack(r.una)
+		r.roundTrip.Repeated(r.next)
 		return
 	}
 	r.began = 0
@@ -216,8 +211,6 @@ func (q *QP) Expire(e *Env) {
 		return
 	}
 	r.wentBack = false
-	// A peer that does not reply may be busy, or a queue on the path may be full: start with a
-	// small window.
-	r.window = min(r.window, ackInterval)
+	r.window.TimedOut(r.send - r.una)
 	q.goBack(r.una)
 }

@@ -3,6 +3,7 @@ package transport
 import (
 	"softroce/internal/ib"
 	"softroce/packet"
+	"softroce/transport/congestion"
 )
 
 // The requester turns work requests into packets. Its PSNs are extended to 64 bits, of which the
@@ -32,7 +33,7 @@ func (r *requester) start(q *QP) {
 	psn := uint64(q.attr.SQPSN)
 	*r = requester{una: psn, send: psn, next: psn, cur: q.sq.headIndex}
 	r.retries, r.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
-	r.window, r.threshold = sendWindow, sendWindow
+	r.window = congestion.NewWindow(sendWindow)
 }
 
 // stop discards the state of outstanding requests after the send queue was flushed.
@@ -95,7 +96,7 @@ func (r *requester) windowFull() bool { return r.windowLeft() == 0 }
 
 // windowLeft returns how many more SEND and WRITE packets the window allows.
 func (r *requester) windowLeft() uint64 {
-	limit := r.window + r.readPSNs
+	limit := r.window.Size() + r.readPSNs
 	return limit - min(limit, r.send-r.una)
 }
 
@@ -188,8 +189,9 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	r.sinceAck++
 	if !q.reliable() {
 		q.setDatagramHeaders(h, w)
-	} else if last || lastSlot || uint64(r.sinceAck) >= min(ackInterval, r.window/acksPerWindow) || r.send+1-r.una >= r.window+r.readPSNs {
+	} else if last || lastSlot || uint64(r.sinceAck) >= min(ackInterval, r.window.Size()/acksPerWindow) || r.send+1-r.una >= r.window.Size()+r.readPSNs {
 		h.AckReq, r.sinceAck = true, 0
+		r.roundTrip.Sent(r.send, e.Now)
 	}
 	tx.Begin()
 	for _, s := range e.segs {
@@ -237,6 +239,7 @@ func (q *QP) emitReadOrAtomic(e *Env, w *wqe, offset uint32) (ok, full bool) {
 	}
 	h := &e.hdr
 	h.AckReq, r.sinceAck, h.XRCSRQ = true, 0, w.RemoteSRQ
+	r.roundTrip.Sent(r.send, e.Now)
 	switch w.kind {
 	case packet.KindFlush:
 		h.Opcode = packet.Flush

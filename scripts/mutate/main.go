@@ -23,7 +23,7 @@ import (
 )
 
 // packages are tested in this order until a test fails.
-var packages = []string{"./transport", "./nic", "./internal/scenario", "./internal/sim"}
+var packages = []string{"./transport", "./transport/congestion", "./nic", "./internal/scenario", "./internal/sim"}
 
 // testLimit bounds the tests of a package: a broken rule may make them wait forever.
 const testLimit = 3 * time.Minute

@@ -14,4 +14,7 @@
 //
 // A queue pair that has not received a CNP has no reaction point and sends as it likes, unless its
 // program has set a rate (pacer.go).
+//
+// Whatever the algorithm, losses reduce how many packets may be unacknowledged (window.go), and the
+// time that replies take (roundtrip.go) bounds how soon a request is sent again without a NAK.
 package congestion
