@@ -117,6 +117,18 @@ func TestIncastWithPFC(t *testing.T) {
 	}
 }
 
+// With neither, a port of 1000 packets drops whole bursts. The senders come to share it all the same.
+func TestIncastWithDrops(t *testing.T) {
+	for _, n := range []int{2, 4, 8, 32, 128} {
+		r := run(t, fmt.Sprintf("switch: {queue: 4200kB}\nnic: {congestion: none}\nstar: {nics: %d}", n+1),
+			fmt.Sprintf("time: 1500ms\nwarmup: 1s\ntraffic: [{pattern: incast, senders: %d}]", n))
+		r.log(t, fmt.Sprint(n, ":1"))
+		if r.Receivers[0].Share < 0.7 || r.Jain < 0.9 || r.Starved > 0 || r.Failed > 0 || n >= 8 && r.NICs.Retransmitted == 0 {
+			t.Errorf("%d:1: goodput %.3f of the port, Jain %.3f, %d starved, %d failed, %d sent again", n, r.Receivers[0].Share, r.Jain, r.Starved, r.Failed, r.NICs.Retransmitted)
+		}
+	}
+}
+
 // Six NICs beside the receiver and two behind another switch send to it. The victim sends from that
 // switch to an idle NIC. PFC divides the receiver's port among the switch's seven ports, and what
 // the cable between the switches gets among three NICs: the victim has 10 Gb/s / 7 / 2, that of one
