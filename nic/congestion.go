@@ -32,6 +32,7 @@ type congestionState struct {
 	params congestion.Params
 	line   int64     // rate of the port, b/s
 	due    fifo[QP]  // queue pairs that are to send a CNP
+	sent   fifo[QP]  // queue pairs that have sent a CNP in this step or in the last one
 	paced  pacedHeap // queue pairs that wait for their rate
 	header packet.Header
 }
@@ -42,7 +43,7 @@ type qpCongestion struct {
 	reaction     *congestion.ReactionPoint // nil: no CNP has arrived
 	pacer        congestion.Pacer          // of the rates that the program has set
 	datagramRate int64                     // that of the last datagram's address handle, b/s; 0: none
-	due          place[QP]                 // in congestionState.due
+	due, sent    place[QP]                 // in the lists of congestionState
 	cnpPath      *wire.Path                // of CNPs; nil: none was sent on path
 	path         *wire.Path                // QP.path when cnpPath was made
 
@@ -86,8 +87,9 @@ func (d *Device) SetCongestion(name, value string) error {
 // forget ends the congestion control of q: its connection ends.
 func (s *congestionState) forget(q *QP) {
 	s.due.remove(&q.congestion.due)
+	s.sent.remove(&q.congestion.sent)
 	s.paced.remove(q)
-	q.congestion = qpCongestion{due: place[QP]{of: q}}
+	q.congestion = qpCongestion{due: place[QP]{of: q}, sent: place[QP]{of: q}}
 }
 
 // mark handles the mark of the packet in d.rx, if it has one, or the end of the interval between
@@ -122,8 +124,22 @@ func (d *Device) sendCNPs() {
 		a := q.t.Query()
 		s.header.BTH = packet.BTH{Opcode: packet.OpcodeCNP, PKey: a.PKey, BECN: true, DestQP: a.DestQPN}
 		f.Set(&s.header, cnpReserved[:])
+		q.congestion.notification.Sent(&s.params, d.engine.now)
+		if !q.congestion.sent.queued {
+			s.sent.push(&q.congestion.sent)
+		}
 		d.counters.CNPSent++
 		d.counters.TxOpcode[packet.OpcodeCNP]++
+	}
+}
+
+// noteSentCNPs handles the CNPs of the last step. Another process may have had the processor between
+// its beginning and the moment when they left, which is not later than now.
+func (d *Device) noteSentCNPs() {
+	for s := &d.congestion; !s.sent.empty(); {
+		if q := s.sent.pop(); d.engine.continues {
+			q.congestion.notification.Left(&s.params, d.engine.now)
+		}
 	}
 }
 

@@ -59,6 +59,7 @@ type Engine struct {
 	devices   []*Device
 	now       int64    // time of the current step, or else of the last one
 	due       int64    // the latest time of the next step, as the last one returned it; 0: none
+	continues bool     // the last step wanted this one at once
 	budget    int      // bytes that the current step may still transmit
 	stepLimit int      // bytes that a step may transmit, and receive on each device
 	last      *Context // the one that transmitted last, nil if it is closed
@@ -158,6 +159,7 @@ func (e *Engine) Now() int64 {
 // one), and whether it found work: then it should be called again at once.
 func (e *Engine) Step(now int64) (next int64, busy bool) {
 	e.noteStall(now)
+	e.continues = e.due == e.now
 	e.now = now
 	e.wall.sync(now)
 	e.steps.Store(e.steps.Load() + 1)

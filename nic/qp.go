@@ -119,7 +119,7 @@ func (c *Context) CreateQP(o QPInit) (*QP, error) {
 		return nil, err
 	}
 	q := &QP{ctx: c, device: d, init: o, pd: o.PD, sendCQ: o.SendCQ, recvCQ: o.RecvCQ, srq: o.SRQ, timer: -1}
-	q.turn.of, q.reply.of, q.congestion.due.of = q, q, q
+	q.turn.of, q.reply.of, q.congestion.due.of, q.congestion.sent.of = q, q, q, q
 	if err := q.makeRings(); err != nil {
 		return nil, err
 	}

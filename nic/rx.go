@@ -38,6 +38,7 @@ func (r *rxState) init(*Device) {
 // does not transmit more than stepBytes. drained means that none of them is left, so that this
 // memory may be released.
 func (d *Device) receive() (n int, drained bool) {
+	d.noteSentCNPs()
 	for cost := 0; cost < d.engine.stepLimit || n < rxReferences && wire.HoldsReferences(d.link); {
 		k, err := d.link.Receive(d.engine.now, d.rx.batch)
 		if err != nil {

@@ -101,6 +101,7 @@ func (b *bottleneck) run(p *Params, n int, seed uint64, until int64) (queue floa
 		backlog := max(0, idle-arrives) / perByte
 		idle = max(idle, arrives) + b.packet*perByte
 		if leaves := int64(idle); nps[i].Received(p, rnd.Float64() < b.mark(backlog), leaves) {
+			nps[i].Sent(p, leaves)
 			cnps = append(cnps, cnp{leaves + b.delay, i})
 		}
 		if now >= from {

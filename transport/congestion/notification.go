@@ -13,13 +13,22 @@ type NotificationPoint struct {
 // Pending reports whether Received must be called for packets without a mark, too.
 func (n *NotificationPoint) Pending() bool { return n.pending }
 
-// Received handles a packet that arrived at now, and reports whether a CNP is to be sent.
+// Received handles a packet that arrived at now, and reports whether a CNP is to be sent. It does so
+// for each packet until Sent is called.
 func (n *NotificationPoint) Received(p *Params, marked bool, now int64) bool {
-	if n.pending = (n.pending || marked) && p.Algorithm != None; !n.pending || now < n.next {
-		return false
-	}
-	n.next, n.pending = now+microseconds(p.MinTimeBetweenCNPs), false
-	return true
+	n.pending = (n.pending || marked) && p.Algorithm != None
+	return n.pending && now >= n.next
+}
+
+// Sent handles a CNP that is given to the link.
+func (n *NotificationPoint) Sent(p *Params, now int64) {
+	n.pending = false
+	n.Left(p, now)
+}
+
+// Left says that the last CNP has left by now: the time until the next one begins.
+func (n *NotificationPoint) Left(p *Params, now int64) {
+	n.next = now + microseconds(p.MinTimeBetweenCNPs)
 }
 
 func microseconds(n uint32) int64 { return int64(n) * 1000 }

@@ -301,9 +301,17 @@ func TestNotificationPoint(t *testing.T) {
 		{60 * us, false, false}, {200 * us, false, false}, // no mark since
 		{201 * us, true, true}, {300 * us, true, true}, {301 * us, true, false}, // and again
 	} {
-		if got := n.Received(&p, c.marked, c.at); got != c.want {
+		got := n.Received(&p, c.marked, c.at)
+		if got != c.want {
 			t.Errorf("a packet at %d ns, marked %v: CNP %v, want %v", c.at, c.marked, got, c.want)
 		}
+		if got {
+			n.Sent(&p, c.at)
+		}
+	}
+	n.Left(&p, 310*us) // the CNP of 300 us was delayed
+	if n.Received(&p, true, 355*us) || !n.Received(&p, false, 360*us) || !n.Received(&p, false, 361*us) {
+		t.Error("not one CNP 50 us after the last one left, until it is sent")
 	}
 	p.Algorithm = None
 	if n.Received(&p, true, 2e9) || n.Pending() {
