@@ -15,5 +15,7 @@
 //     those of priorities that its peer has paused.
 //  5. It is marked according to the length of the queue that it leaves (mark).
 //
+// Failures (Fail) take cables down, make them lose frames, or keep switches from marking.
+//
 // Nothing is allocated for a frame: Frames are reused (Release).
 package network

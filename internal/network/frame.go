@@ -21,6 +21,7 @@ type Frame struct {
 	arrived  *Port // at the switch that holds it; nil at a NIC
 	headroom bool  // it occupies headroom, and not the shared buffer
 	arrives  int64 // at the other end of the cable
+	lostTo   *failure
 }
 
 // Sizes of Ethernet in bytes.

@@ -8,7 +8,10 @@ import (
 // A Network is a network of switches and the ports of NICs.
 type Network struct {
 	topology *Topology
-	rnd      *rand.Rand
+	seed     uint64
+	rnd      *rand.Rand // of marks and paths
+	chance   *rand.Rand // of losses
+	failures []*failure
 	nodes    []*node
 	nics     []*node
 	ports    []*Port
@@ -30,33 +33,38 @@ type node struct {
 	ports []*Port
 
 	// A switch.
-	used int       // bytes of the shared buffer
-	next [][]*Port // by the index of a switch: the ports on the shortest paths to it
-	salt uint32    // of the hash
+	used       int        // bytes of the shared buffer
+	next       [][]*Port  // by the index of a switch: the ports on the shortest paths to it
+	intact     [][]*Port  // next without failures
+	salt       uint32     // of the hash
+	cutBy      []*failure // by the index of a switch: why there is no path to it
+	unmarkedBy *failure   // why it does not mark
 
 	// A NIC.
 	received frameQueue
 	isReady  bool
 }
 
-// An eventKind is what happens to a port at a time.
+// An eventKind is what happens at a time.
 type eventKind uint8
 
 const (
 	sent    eventKind = iota // a frame has been sent
 	arrived                  // a frame has arrived at the other end
+	failed                   // a failure begins
+	mended                   // a failure ends
 )
 
 type event struct {
 	at     int64
 	number uint64 // events of one time happen in this order
-	port   int32
+	index  int32  // of the port, or of the failure
 	kind   eventKind
 }
 
 // New returns a network whose time is 0. NICs are numbered in the order of the topology.
 func New(t *Topology, seed uint64) (*Network, error) {
-	n := &Network{topology: t, rnd: rand.New(rand.NewPCG(seed, 1))}
+	n := &Network{topology: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 1))}
 	for i, d := range t.Nodes {
 		k := &node{name: d.Name, index: i, nic: -1, salt: n.rnd.Uint32()}
 		if !d.Switch {
@@ -69,7 +77,16 @@ func New(t *Topology, seed uint64) (*Network, error) {
 		a, b := n.newPort(l, l.A, l.B), n.newPort(l, l.B, l.A)
 		a.peer, b.peer = b, a
 	}
-	return n, n.findRoutes()
+	n.findRoutes()
+	for _, s := range n.nodes {
+		s.intact = s.next
+		for _, to := range n.nodes {
+			if s != to && s.nic < 0 && to.nic < 0 && len(s.next[to.index]) == 0 {
+				return nil, fmt.Errorf("there is no path from %s to %s", s.name, to.name)
+			}
+		}
+	}
+	return n, nil
 }
 
 func (n *Network) newPort(l Link, at, to int) *Port {
@@ -82,7 +99,7 @@ func (n *Network) newPort(l Link, at, to int) *Port {
 }
 
 // findRoutes finds the shortest paths between switches. NICs do not forward.
-func (n *Network) findRoutes() error {
+func (n *Network) findRoutes() {
 	for _, s := range n.nodes {
 		s.next = make([][]*Port, len(n.nodes))
 	}
@@ -98,7 +115,7 @@ func (n *Network) findRoutes() error {
 		for queue := []*node{to}; len(queue) > 0; queue = queue[1:] {
 			for _, p := range queue[0].ports {
 				from := p.peer.node
-				if from.nic >= 0 {
+				if from.nic >= 0 || p.downBy != nil {
 					continue
 				}
 				if distance[from.index] < 0 {
@@ -110,13 +127,7 @@ func (n *Network) findRoutes() error {
 				}
 			}
 		}
-		for _, s := range n.nodes {
-			if s.nic < 0 && distance[s.index] < 0 {
-				return fmt.Errorf("there is no path from %s to %s", s.name, to.name)
-			}
-		}
 	}
-	return nil
 }
 
 // NICs returns how many NICs the network has.
@@ -201,18 +212,23 @@ func (n *Network) Advance(until int64) {
 	for len(n.events) > 0 && n.events[0].at <= until {
 		e := n.popEvent()
 		n.now = max(n.now, e.at)
-		if p := n.ports[e.port]; e.kind == sent {
-			n.sentFrame(p)
-		} else {
-			n.deliver(p)
+		switch e.kind {
+		case sent:
+			n.sentFrame(n.ports[e.index])
+		case arrived:
+			n.deliver(n.ports[e.index])
+		case failed:
+			n.fail(n.failures[e.index])
+		case mended:
+			n.mend(n.failures[e.index])
 		}
 	}
 	n.now = max(n.now, until)
 }
 
-func (n *Network) schedule(at int64, p *Port, kind eventKind) {
+func (n *Network) schedule(at int64, index int32, kind eventKind) {
 	n.number++
-	e := event{at, n.number, p.index, kind}
+	e := event{at, n.number, index, kind}
 	n.events = append(n.events, e)
 	h, i := n.events, len(n.events)-1
 	for i > 0 && e.before(&h[(i-1)/2]) {
@@ -256,15 +272,15 @@ func (n *Network) popEvent() event {
 // Delay returns the delay of the port's cable in ns.
 func (p *Port) Delay() int64 { return p.delay }
 
-// Path returns the ports by which a frame with a hash gets from one NIC to another.
+// Path returns the ports by which a frame with a hash gets from one NIC to another when there is no
+// failure.
 func (n *Network) Path(src, dst int, hash uint32) []*Port {
-	f := Frame{Src: src, Dst: dst, Hash: hash}
+	last := n.NICPort(dst).peer
 	path := []*Port{n.NICPort(src)}
-	for {
-		at := path[len(path)-1].peer.node
-		if at.nic >= 0 {
-			return path
-		}
-		path = append(path, n.route(at, &f))
+	at := path[0].peer.node
+	for at != last.node {
+		p := at.choose(at.intact[last.node.index], hash)
+		path, at = append(path, p), p.peer.node
 	}
+	return append(path, last)
 }

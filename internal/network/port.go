@@ -29,6 +29,8 @@ type Port struct {
 	ingress [Priorities]ingress
 	refused bool // Room was false
 
+	downBy, lossBy *failure // of the cable
+
 	stats   PortStats
 	counted int64 // until when the mean queue is counted
 	area    float64
@@ -47,6 +49,7 @@ type PortStats struct {
 	Frames, Bytes  uint64  // sent, without pause frames
 	Marked         uint64  // frames with CE set here
 	Dropped        uint64  // frames for which there was no room in the queue of the port
+	Lost           uint64  // frames that a failure of the cable lost
 	MaxQueue       int     // bytes
 	MeanQueue      float64 // bytes
 	PausesSent     uint64  // XOFF frames
@@ -128,37 +131,47 @@ func (n *Network) transmit(p *Port) {
 		start = n.now * 1000
 	}
 	p.freeAt = start + int64(f.Size+overhead)*8*1e12/p.Rate
-	n.schedule((p.freeAt+999)/1000, p, sent)
+	n.schedule((p.freeAt+999)/1000, p.index, sent)
 }
 
 // sentFrame ends the transmission of a frame.
 func (n *Network) sentFrame(p *Port) {
 	f := p.sending
 	p.sending = nil
-	if p.tap != nil {
-		p.tap(n.now, true, f)
-	}
-	if f.Pause {
-		p.stats.PausesSent += xoffs(f)
-	} else {
-		p.stats.Frames++
-		p.stats.Bytes += uint64(f.Size)
-		n.hops++
+	if p.downBy == nil && f.lostTo == nil {
+		n.countSent(p, f)
 	}
 	if f.arrived != nil {
 		n.leave(p.node, f)
 	}
-	f.arrives = n.now + p.delay
-	idle := p.flight.first == nil
-	p.flight.push(f)
-	if idle {
-		n.schedule(f.arrives, p, arrived)
+	if by := n.loser(p, f); by != nil {
+		n.lose(p, f, by)
+	} else {
+		f.arrives = n.now + p.delay
+		idle := p.flight.first == nil
+		p.flight.push(f)
+		if idle {
+			n.schedule(f.arrives, p.index, arrived)
+		}
 	}
 	if p.refused {
 		p.refused = false
 		n.ready(p.node)
 	}
 	n.transmit(p)
+}
+
+func (n *Network) countSent(p *Port, f *Frame) {
+	if p.tap != nil {
+		p.tap(n.now, true, f)
+	}
+	if f.Pause {
+		p.stats.PausesSent += xoffs(f)
+		return
+	}
+	p.stats.Frames++
+	p.stats.Bytes += uint64(f.Size)
+	n.hops++
 }
 
 func xoffs(f *Frame) uint64 {
@@ -172,7 +185,11 @@ func xoffs(f *Frame) uint64 {
 func (n *Network) deliver(p *Port) {
 	f := p.flight.pop()
 	if next := p.flight.first; next != nil {
-		n.schedule(next.arrives, p, arrived)
+		n.schedule(next.arrives, p.index, arrived)
+	}
+	if f.lostTo != nil {
+		n.lose(p, f, f.lostTo)
+		return
 	}
 	at := p.peer
 	if at.tap != nil {

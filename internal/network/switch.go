@@ -40,6 +40,10 @@ func (e *ECN) chance(queue int) float64 {
 func (n *Network) admit(in *Port, f *Frame) {
 	c, s := &n.topology.Switch, in.node
 	out := n.route(s, f)
+	if out == nil {
+		n.loseTo(f, s.cutBy[n.nics[f.Dst].ports[0].peer.node.index])
+		return
+	}
 	q, g := &out.queues[f.Priority], &in.ingress[f.Priority]
 	lossless := c.PFC != nil && c.PFC.Priorities[f.Priority]
 	shared := s.used+f.Size <= c.Buffer
@@ -78,6 +82,10 @@ func (n *Network) mark(p *Port, f *Frame) {
 	}
 	chance := e.chance(p.queues[f.Priority].bytes + f.Size)
 	if chance > 0 && (chance >= 1 || n.rnd.Float64() < chance) {
+		if by := p.node.unmarkedBy; by != nil {
+			by.stats.Unmarked++
+			return
+		}
 		f.CE = true
 		p.stats.Marked++
 	}
@@ -117,17 +125,24 @@ func (n *Network) sendPause(p *Port, priority uint8, xoff bool) {
 	n.transmit(p)
 }
 
-// route returns the port by which a frame leaves a switch.
+// route returns the port by which a frame leaves a switch, nil if failures have left no path.
 func (n *Network) route(s *node, f *Frame) *Port {
 	to := n.nics[f.Dst].ports[0].peer
 	if to.node == s {
 		return to
 	}
-	hops := s.next[to.node.index]
-	if len(hops) == 1 {
+	return s.choose(s.next[to.node.index], f.Hash)
+}
+
+// choose returns one of the ports for a flow, nil if there is none.
+func (s *node) choose(hops []*Port, hash uint32) *Port {
+	switch len(hops) {
+	case 0:
+		return nil
+	case 1:
 		return hops[0]
 	}
-	return hops[mix(f.Hash^s.salt)%uint32(len(hops))]
+	return hops[mix(hash^s.salt)%uint32(len(hops))]
 }
 
 // mix spreads the bits of a hash (the finalizer of MurmurHash3).
