@@ -45,10 +45,13 @@ func TestNetworkCommandsRun(t *testing.T) {
 			}
 		}
 		if strings.HasPrefix(first, "softroce sim incast") {
-			checkShown(t, string(text), string(out))
+			checkShown(t, string(text), string(out), "RECEIVER", "n8", "PORT", "switch:n8")
+		}
+		if strings.Contains(first, "failures") {
+			checkShown(t, string(text), string(out), "FAILURE", "link_down", "loss")
 		}
 	}
-	if commands != 4 {
+	if commands != 5 {
 		t.Errorf("%d commands found", commands)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "pauses.pcapng")); err != nil {
@@ -57,13 +60,13 @@ func TestNetworkCommandsRun(t *testing.T) {
 }
 
 // checkShown compares the rows of tables that the page shows of a run with its output.
-func checkShown(t *testing.T, page, out string) {
+func checkShown(t *testing.T, page, out string, rows ...string) {
 	t.Helper()
 	fields := func(text, prefix string) string {
 		line := regexp.MustCompile(`(?m)^ *` + prefix + ` .*$`).FindString(text)
 		return strings.Join(strings.Fields(line), " ")
 	}
-	for _, row := range []string{"RECEIVER", "n8", "PORT", "switch:n8"} {
+	for _, row := range rows {
 		if got, shown := fields(out, row), fields(page, row); got != shown || got == "" {
 			t.Errorf("the run prints %q, the page shows %q", got, shown)
 		}

@@ -11,21 +11,22 @@ import (
 
 // A Result is the outcome of a run. With the same topology, workload and seed it is the same.
 type Result struct {
-	Seed      uint64       `json:"seed"`
-	Time      int64        `json:"time_ns"`     // when the run ended
-	Measured  int64        `json:"measured_ns"` // how long: rates, queues and counters are those since the warm-up
-	QPs       int          `json:"qps"`
-	Goodput   float64      `json:"goodput_bps"` // payload of all flows
-	Jain      float64      `json:"jain"`        // fairness index of the rates of the flows
-	Starved   int          `json:"starved"`     // flows that got less than a tenth of the mean rate
-	Ended     int          `json:"ended"`
-	Failed    int          `json:"failed"`
-	Sizes     []SizeClass  `json:"sizes"`
-	Receivers []Receiver   `json:"receivers"`
-	NICs      NICTotals    `json:"nics"`
-	Ports     []PortResult `json:"ports"`
-	Flows     []FlowResult `json:"flows"`
-	Hops      uint64       `json:"packet_hops"`
+	Seed      uint64          `json:"seed"`
+	Time      int64           `json:"time_ns"`     // when the run ended
+	Measured  int64           `json:"measured_ns"` // how long: rates, queues and counters are those since the warm-up
+	QPs       int             `json:"qps"`
+	Goodput   float64         `json:"goodput_bps"` // payload of all flows
+	Jain      float64         `json:"jain"`        // fairness index of the rates of the flows
+	Starved   int             `json:"starved"`     // flows that got less than a tenth of the mean rate
+	Ended     int             `json:"ended"`
+	Failed    int             `json:"failed"`
+	Sizes     []SizeClass     `json:"sizes"`
+	Receivers []Receiver      `json:"receivers"`
+	NICs      NICTotals       `json:"nics"`
+	Ports     []PortResult    `json:"ports"`
+	Failures  []FailureResult `json:"failures,omitempty"`
+	Flows     []FlowResult    `json:"flows"`
+	Hops      uint64          `json:"packet_hops"`
 }
 
 // A FlowResult is the outcome of a flow.
@@ -80,6 +81,7 @@ type PortResult struct {
 	Bytes          uint64  `json:"bytes"`
 	Utilization    float64 `json:"utilization"`
 	Dropped        uint64  `json:"dropped"`
+	Lost           uint64  `json:"lost"` // on the cable, by failures
 	Marked         uint64  `json:"marked"`
 	MeanQueue      float64 `json:"mean_queue_bytes"`
 	MaxQueue       int     `json:"max_queue_bytes"`
@@ -134,6 +136,7 @@ func (sim *simulation) result() *Result {
 	for _, p := range sim.network.Ports() {
 		r.Ports = append(r.Ports, portResult(p, sim.network.Stats(p), r.Measured))
 	}
+	r.Failures = sim.failureResults()
 	return r
 }
 
@@ -266,7 +269,7 @@ func percentiles(l []float64) Percentiles {
 }
 
 func portResult(p *network.Port, s network.PortStats, measured int64) PortResult {
-	r := PortResult{Port: p.Name, Frames: s.Frames, Bytes: s.Bytes, Dropped: s.Dropped, Marked: s.Marked, MeanQueue: s.MeanQueue,
+	r := PortResult{Port: p.Name, Frames: s.Frames, Bytes: s.Bytes, Dropped: s.Dropped, Lost: s.Lost, Marked: s.Marked, MeanQueue: s.MeanQueue,
 		MaxQueue: s.MaxQueue, PausesSent: s.PausesSent, PausesReceived: s.PausesReceived, Paused: s.Paused}
 	if measured > 0 {
 		r.Utilization = float64(s.Bytes+frameGap*s.Frames) * 8e9 / float64(measured) / float64(p.Rate)

@@ -156,6 +156,9 @@ func (sim *simulation) build(o Options) (err error) {
 	slices.SortStableFunc(sim.starts, func(a, b *flow) int { return int(a.Start - b.Start) })
 	sim.progress.flows.Store(int64(len(sim.flows)))
 	sim.progress.end.Store(sim.workload.Time)
+	if err := sim.planFailures(); err != nil {
+		return err
+	}
 	for i := range sim.network.NICs() {
 		h, err := sim.newHost(i, addrs)
 		if err != nil {
@@ -177,13 +180,9 @@ func (sim *simulation) close() {
 
 func (sim *simulation) startCaptures(l []Capture) error {
 	for _, c := range l {
-		i := slices.IndexFunc(sim.network.Ports(), func(p *network.Port) bool { return p.Name == c.Port })
-		if i < 0 {
-			var names []string
-			for _, p := range sim.network.Ports()[:min(40, len(sim.network.Ports()))] {
-				names = append(names, p.Name)
-			}
-			return fmt.Errorf("no port %q%s", c.Port, suggest.Word(c.Port, names))
+		i, err := sim.port(c.Port)
+		if err != nil {
+			return err
 		}
 		w, err := capture.Create(c.File, c.Port)
 		if err != nil {
@@ -194,6 +193,19 @@ func (sim *simulation) startCaptures(l []Capture) error {
 		sim.network.Ports()[i].Tap(r.record)
 	}
 	return nil
+}
+
+// port returns the index of the port of a name.
+func (sim *simulation) port(name string) (int, error) {
+	ports := sim.network.Ports()
+	if i := slices.IndexFunc(ports, func(p *network.Port) bool { return p.Name == name }); i >= 0 {
+		return i, nil
+	}
+	var names []string
+	for _, p := range ports[:min(40, len(ports))] {
+		names = append(names, p.Name)
+	}
+	return 0, fmt.Errorf("no port %q%s", name, suggest.Word(name, names))
 }
 
 func (sim *simulation) finishCaptures() (err error) {

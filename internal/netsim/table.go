@@ -23,6 +23,7 @@ func (r *Result) Print(w io.Writer, flows bool) error {
 	}
 	fmt.Fprintf(&b, "network: %d packet hops, %d dropped, %d marked, %d pauses\n", r.Hops, dropped, r.NICs.Marked, pauses)
 	fmt.Fprintf(&b, "NICs: %d CNPs, %d packets sent again, %d sequence NAKs, %d timeouts\n", r.NICs.CNPs, r.NICs.Retransmitted, r.NICs.SequenceNAKs, r.NICs.Timeouts)
+	r.printFailures(&b)
 	r.printSizes(&b)
 	r.printReceivers(&b)
 	r.printPorts(&b)

@@ -17,10 +17,11 @@ import (
 
 // A Workload says what the NICs of a topology send.
 type Workload struct {
-	Time    int64 // ns until the run ends; 0: when all flows have ended
-	Warmup  int64 // ns that statistics leave out
-	Traffic []Traffic
-	Flows   []Flow // of a CSV file
+	Time     int64 // ns until the run ends; 0: when all flows have ended
+	Warmup   int64 // ns that statistics leave out
+	Traffic  []Traffic
+	Flows    []Flow // of a CSV file
+	Failures []Failure
 
 	path string
 }
@@ -55,10 +56,11 @@ type Flow struct {
 }
 
 type workloadFile struct {
-	Time    timeValue     `yaml:"time"`
-	Warmup  timeValue     `yaml:"warmup"`
-	Flows   string        `yaml:"flows"`
-	Traffic []trafficFile `yaml:"traffic"`
+	Time     timeValue     `yaml:"time"`
+	Warmup   timeValue     `yaml:"warmup"`
+	Flows    string        `yaml:"flows"`
+	Traffic  []trafficFile `yaml:"traffic"`
+	Failures []failureFile `yaml:"failures"`
 }
 
 type trafficFile struct {
@@ -136,6 +138,9 @@ func (f *workloadFile) workload(path string) (*Workload, error) {
 			return nil, fmt.Errorf("traffic %d: without a size it does not end: set size, or the time of the run", i+1)
 		}
 		w.Traffic = append(w.Traffic, *t)
+	}
+	for i := range f.Failures {
+		w.Failures = append(w.Failures, f.Failures[i].failure())
 	}
 	return w, nil
 }
