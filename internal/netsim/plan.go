@@ -35,7 +35,7 @@ func (p *planner) plan(t *Traffic) error {
 	if len(all) < 2 {
 		return errors.New("want at least two NICs")
 	}
-	if n := len(all); (t.Pattern == allToAll || t.Pattern == allReduce) && 2*n*(n-1) > maxCount {
+	if n := len(all); (t.Pattern == allToAll || t.Pattern == ringAllReduce) && 2*n*(n-1) > maxCount {
 		return fmt.Errorf("%s of %d NICs: more than %d flows", t.Pattern, n, maxCount)
 	}
 	switch t.Pattern {
@@ -49,8 +49,10 @@ func (p *planner) plan(t *Traffic) error {
 				p.add(t, t.Start, all[i], all[(i+j)%len(all)], t.Size)
 			}
 		}
-	case allReduce:
-		p.allReduce(t, all)
+	case ringAllReduce:
+		p.ringAllReduce(t, all)
+	case treeAllReduce:
+		p.treeAllReduce(t, all)
 	case singleFlow:
 		from, err := p.nic(t.From)
 		if err != nil {
@@ -125,9 +127,9 @@ func (p *planner) permutation(t *Traffic, all []int) {
 	}
 }
 
-// allReduce is a ring all-reduce: in 2(N-1) steps each NIC sends an Nth of the data to the next
-// one. It sends in a step what it has received in the step before.
-func (p *planner) allReduce(t *Traffic, all []int) {
+// ringAllReduce makes each NIC send, in 2(N-1) steps, an Nth of the data to the next one. It sends
+// in a step what it has received in the step before.
+func (p *planner) ringAllReduce(t *Traffic, all []int) {
 	n := len(all)
 	size := (t.Size + int64(n) - 1) / int64(n)
 	var before []*flow
@@ -136,13 +138,44 @@ func (p *planner) allReduce(t *Traffic, all []int) {
 		for i := range all {
 			row[i] = p.add(t, t.Start, all[i], all[(i+1)%n], size)
 			if step > 0 {
-				received := before[(i+n-1)%n]
-				received.then = append(received.then, row[i])
-				before[i].then = append(before[i].then, row[i])
-				row[i].waits = 2
+				row[i].after(before[(i+n-1)%n], before[i])
 			}
 		}
 		before = row
+	}
+}
+
+// treeAllReduce reduces the data up a binary tree, whose root is the first NIC, and broadcasts it
+// down. A NIC sends all of it to its parent when it has received that of its children, and to its
+// children when it has received that of its parent. The children of NIC i are 2i+1 and 2i+2.
+func (p *planner) treeAllReduce(t *Traffic, all []int) {
+	n := len(all)
+	up := make([]*flow, n)
+	for i := n - 1; i > 0; i-- {
+		up[i] = p.add(t, t.Start, all[i], all[(i-1)/2], t.Size)
+		up[i].after(children(up, i)...)
+	}
+	down := make([]*flow, n)
+	for i := 1; i < n; i++ {
+		down[i] = p.add(t, t.Start, all[(i-1)/2], all[i], t.Size)
+		if i > 2 {
+			down[i].after(down[(i-1)/2])
+		} else {
+			down[i].after(children(up, 0)...)
+		}
+	}
+}
+
+// children returns the flows of the children of NIC i of a binary tree.
+func children(flows []*flow, i int) []*flow {
+	return flows[min(2*i+1, len(flows)):min(2*i+3, len(flows))]
+}
+
+// after makes a flow start when others have ended.
+func (f *flow) after(l ...*flow) {
+	f.waits += len(l)
+	for _, o := range l {
+		o.then = append(o.then, f)
 	}
 }
 

@@ -80,15 +80,16 @@ type trafficFile struct {
 
 // Patterns of traffic.
 const (
-	incast     = "incast"
-	permuted   = "permutation"
-	allToAll   = "all_to_all"
-	allReduce  = "ring_all_reduce"
-	singleFlow = "flow"
-	poisson    = "poisson"
+	incast        = "incast"
+	permuted      = "permutation"
+	allToAll      = "all_to_all"
+	ringAllReduce = "ring_all_reduce"
+	treeAllReduce = "tree_all_reduce"
+	singleFlow    = "flow"
+	poisson       = "poisson"
 )
 
-var patterns = []string{incast, permuted, allToAll, allReduce, singleFlow, poisson}
+var patterns = []string{incast, permuted, allToAll, ringAllReduce, treeAllReduce, singleFlow, poisson}
 
 // distributions are published sizes of flows, as the evaluations of HPCC and later work use them:
 // web search from DCTCP (Alizadeh et al., SIGCOMM 2010), and Hadoop from Facebook (Roy et al.,
@@ -156,9 +157,9 @@ func (f *trafficFile) traffic() (*Traffic, error) {
 		return nil, fmt.Errorf("pattern %q%s", f.Pattern, suggest.Word(f.Pattern, slices.Clone(patterns)))
 	}
 	switch f.Pattern {
-	case allReduce:
+	case ringAllReduce, treeAllReduce:
 		if t.Size == 0 {
-			return nil, errors.New("ring_all_reduce: want the size of what is reduced")
+			return nil, fmt.Errorf("%s: want the size of what is reduced", f.Pattern)
 		}
 	case poisson:
 		if t.Load == 0 || t.Count == 0 {

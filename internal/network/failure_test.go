@@ -24,16 +24,16 @@ func (n *Network) lost() (frames uint64) {
 	return frames
 }
 
-// A frame takes a microsecond to be sent and another to arrive. Those that are in the cable of NIC 0
-// or sent into it while it is down are lost.
+// A frame takes a microsecond to be sent and another to arrive. Those that are in the cable of NIC
+// 0, or are sent into it, while it is down are lost.
 func TestCableThatIsDownLosesFrames(t *testing.T) {
 	n := build(t, star(2, nil))
 	n.Fail(Failure{Kind: LinkDown, Link: 0, Start: 5500, End: 8500})
 	for range 20 {
 		n.send(0, 1, 0)
 	}
-	// The one that is sent from 3000 to 4000 arrives in time. The last one that is lost is sent from
-	// 8000 to 9000.
+	// The one that is sent from 3000 to 4000 arrives in time. The last one that is lost is sent
+	// from 8000 to 9000.
 	if got := n.settle(); got != 20-5 {
 		t.Errorf("%d of 20 frames arrived", got)
 	}
