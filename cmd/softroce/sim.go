@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"path/filepath"
 	"strings"
 	"time"
 
+	"softroce/internal/daemon"
 	"softroce/internal/netsim"
 )
 
@@ -15,6 +18,7 @@ type simCmd struct {
 	Workload string   `arg:"" name:"workload" complete:"<files>" help:"What the NICs send: a YAML file."`
 	Seed     uint64   `default:"1" help:"Seed of everything that is random. The same seed gives the same result."`
 	Capture  []string `sep:"none" placeholder:"PORT=FILE" help:"Write the packets of a port to a pcapng file. May be repeated."`
+	Output   []string `short:"o" sep:"none" placeholder:"FILE" complete:"<files>" help:"Write the result to FILE.json, or its time series to FILE.csv. May be repeated."`
 	Flows    bool     `help:"Print a line for each flow, too."`
 	JSON     bool     `name:"json" help:"Print the result as JSON."`
 }
@@ -28,6 +32,11 @@ func (s *simCmd) Run(e *env) error {
 			return &usageError{fmt.Errorf("--capture %q: want PORT=FILE, such as n0=n0.pcapng", c)}
 		}
 		o.Captures = append(o.Captures, netsim.Capture{Port: port, File: file})
+	}
+	for _, name := range s.Output {
+		if writers[filepath.Ext(name)] == nil {
+			return usagef("-o %s: want the extension .csv or .json", name)
+		}
 	}
 	t, err := netsim.LoadTopology(s.Topology)
 	if err != nil {
@@ -45,17 +54,30 @@ func (s *simCmd) Run(e *env) error {
 	if err != nil && !errors.Is(err, netsim.ErrDeadlock) {
 		return err
 	}
-	if s.JSON {
-		enc := json.NewEncoder(e.out)
-		enc.SetIndent("", "  ")
-		if printed := enc.Encode(r); printed != nil {
-			return printed
+	for _, name := range s.Output {
+		write := writers[filepath.Ext(name)]
+		if written := daemon.Replace(name, func(to io.Writer) error { return write(r, to) }); written != nil {
+			return errors.Join(written, err)
 		}
-		return err
+	}
+	if s.JSON {
+		return errors.Join(writeJSON(r, e.out), err)
 	}
 	if printed := r.Print(e.out, s.Flows); printed != nil {
 		return printed
 	}
 	fmt.Fprintf(e.err, "%v simulated in %v: %.2f million packet hops a second\n", time.Duration(r.Time).Round(time.Microsecond), took.Round(time.Millisecond), float64(r.Hops)/1e6/took.Seconds())
 	return err
+}
+
+// writers write a result to files, by their extensions.
+var writers = map[string]func(*netsim.Result, io.Writer) error{
+	".csv":  func(r *netsim.Result, to io.Writer) error { return r.Series.WriteCSV(to) },
+	".json": writeJSON,
+}
+
+func writeJSON(r *netsim.Result, to io.Writer) error {
+	enc := json.NewEncoder(to)
+	enc.SetIndent("", "  ")
+	return enc.Encode(r)
 }

@@ -25,6 +25,7 @@ type Result struct {
 	NICs      NICTotals       `json:"nics"`
 	Ports     []PortResult    `json:"ports"`
 	Failures  []FailureResult `json:"failures,omitempty"`
+	Series    *Series         `json:"series"`
 	Flows     []FlowResult    `json:"flows"`
 	Hops      uint64          `json:"packet_hops"`
 }
@@ -137,6 +138,7 @@ func (sim *simulation) result() *Result {
 		r.Ports = append(r.Ports, portResult(p, sim.network.Stats(p), r.Measured))
 	}
 	r.Failures = sim.failureResults()
+	r.Series = sim.sampler.series(sim.now)
 	return r
 }
 

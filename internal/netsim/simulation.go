@@ -1,6 +1,7 @@
 package netsim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,7 @@ type simulation struct {
 	base     counters // when the warm-up ended
 	recs     []*recorder
 	progress *Progress
+	sampler  *sampler
 }
 
 // A flow is a Flow and what has become of it.
@@ -166,6 +168,7 @@ func (sim *simulation) build(o Options) (err error) {
 		}
 		sim.hosts = append(sim.hosts, h)
 	}
+	sim.sampler = newSampler(sim.network, sim.hosts, cmp.Or(sim.workload.SampleInterval, defaultInterval))
 	return sim.startCaptures(o.Captures)
 }
 
@@ -231,6 +234,7 @@ func (sim *simulation) run(ctx context.Context) error {
 			return sim.stuck(errors.New("nothing happens any more, and flows have not ended"))
 		}
 		if !warm && at >= sim.measured {
+			sim.sampler.until(sim.measured)
 			sim.network.Advance(sim.measured)
 			sim.network.Reset()
 			sim.base = sim.count()
@@ -238,10 +242,12 @@ func (sim *simulation) run(ctx context.Context) error {
 		}
 		if end > 0 && at >= end {
 			sim.now = end
+			sim.sampler.until(end)
 			sim.network.Advance(end)
 			return nil
 		}
 		sim.now = at
+		sim.sampler.until(at)
 		if nextLook++; nextLook&0x3ff == 0 {
 			if sim.progress.now.Store(sim.now); ctx.Err() != nil {
 				return ctx.Err()

@@ -17,11 +17,12 @@ import (
 
 // A Workload says what the NICs of a topology send.
 type Workload struct {
-	Time     int64 // ns until the run ends; 0: when all flows have ended
-	Warmup   int64 // ns that statistics leave out
-	Traffic  []Traffic
-	Flows    []Flow // of a CSV file
-	Failures []Failure
+	Time           int64 // ns until the run ends; 0: when all flows have ended
+	Warmup         int64 // ns that statistics leave out
+	SampleInterval int64 // ns; 0: the default
+	Traffic        []Traffic
+	Flows          []Flow // of a CSV file
+	Failures       []Failure
 
 	path string
 }
@@ -56,11 +57,12 @@ type Flow struct {
 }
 
 type workloadFile struct {
-	Time     timeValue     `yaml:"time"`
-	Warmup   timeValue     `yaml:"warmup"`
-	Flows    string        `yaml:"flows"`
-	Traffic  []trafficFile `yaml:"traffic"`
-	Failures []failureFile `yaml:"failures"`
+	Time           timeValue     `yaml:"time"`
+	Warmup         timeValue     `yaml:"warmup"`
+	SampleInterval timeValue     `yaml:"sample_interval"`
+	Flows          string        `yaml:"flows"`
+	Traffic        []trafficFile `yaml:"traffic"`
+	Failures       []failureFile `yaml:"failures"`
 }
 
 type trafficFile struct {
@@ -126,7 +128,7 @@ func LoadWorkload(path string) (*Workload, error) {
 }
 
 func (f *workloadFile) workload(path string) (*Workload, error) {
-	w := &Workload{path: path, Time: int64(f.Time), Warmup: int64(f.Warmup)}
+	w := &Workload{path: path, Time: int64(f.Time), Warmup: int64(f.Warmup), SampleInterval: int64(f.SampleInterval)}
 	if w.Time > 0 && w.Warmup >= w.Time {
 		return nil, errors.New("warmup: must be less than time")
 	}

@@ -142,8 +142,8 @@ func (n *Network) NICPort(nic int) *Port { return n.nics[nic].ports[0] }
 // Ports returns all ports, in the order of the links of the topology.
 func (n *Network) Ports() []*Port { return n.ports }
 
-// IsNIC reports whether p is the port of a NIC.
-func (p *Port) IsNIC() bool { return p.node.nic >= 0 }
+// NIC returns the number of the NIC whose port p is, -1 if it is the port of a switch.
+func (p *Port) NIC() int { return p.node.nic }
 
 // Peer returns the port at the other end of the cable.
 func (p *Port) Peer() *Port { return p.peer }

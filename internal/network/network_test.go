@@ -404,6 +404,43 @@ func TestForwardingDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// The samples of a port add up to its statistics, also over a reset.
+func TestSamples(t *testing.T) {
+	n := build(t, star(3, func(c *SwitchConfig) { c.Queue = 10 * 1230; c.ECN = &ECN{Pmax: 1} }))
+	p := n.NICPort(2).Peer()
+	var sum PortSample
+	for i := range 50 {
+		for src := range 2 {
+			n.send(src, 2, 0)
+		}
+		n.Advance(n.now + 1000)
+		if i == 10 {
+			n.sendPause(p.peer, 0, true)
+		}
+		if i == 25 {
+			n.Reset()
+		}
+		if i == 30 {
+			n.sendPause(p.peer, 0, false)
+		}
+		if i%7 == 0 || i == 49 {
+			s := n.Sample(p)
+			if s.Queue > 10*1230 || i > 14 && i < 30 && s.Queue < 9*1230 {
+				t.Errorf("after %d µs: queue of %d bytes", i, s.Queue)
+			}
+			sum.Bytes += s.Bytes
+			sum.Marked += s.Marked
+			sum.Dropped += s.Dropped
+			sum.Paused += s.Paused
+		}
+	}
+	after := n.Stats(p)
+	frames := sum.Bytes / 1230
+	if frames < 25 || frames > 30 || sum.Marked-frames > 1 || sum.Dropped < after.Dropped+5 || sum.Bytes < after.Bytes+10*1230 || sum.Paused < 19_000 || sum.Paused > 21_000 {
+		t.Errorf("%+v; since the reset %+v", sum, after)
+	}
+}
+
 func TestCheckTopology(t *testing.T) {
 	for _, c := range []struct {
 		name   string

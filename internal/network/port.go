@@ -32,7 +32,9 @@ type Port struct {
 	downBy, lossBy *failure // of the cable
 
 	stats   PortStats
-	counted int64 // until when the mean queue is counted
+	sampled PortStats // when Sample was called last; differences count
+	peak    int       // the longest queue since then
+	counted int64     // until when the mean queue is counted
 	area    float64
 	tap     func(now int64, sent bool, f *Frame)
 }
@@ -244,7 +246,30 @@ func (n *Network) Stats(p *Port) PortStats {
 // Reset sets the statistics of all ports to zero.
 func (n *Network) Reset() {
 	for _, p := range n.ports {
+		p.countPause(n.now)
+		p.sampled = p.sampled.minus(&p.stats)
 		p.stats, p.area, p.counted, p.since = PortStats{MaxQueue: p.bytes}, 0, n.now, n.now
 	}
 	n.resetAt = n.now
+}
+
+// A PortSample is what a port has done since the last one.
+type PortSample struct {
+	Bytes, Marked, Dropped, Lost uint64
+	Queue                        int   // the longest, in bytes
+	Paused                       int64 // ns
+}
+
+// Sample returns what a port has done since it was called last, also before the last Reset.
+func (n *Network) Sample(p *Port) PortSample {
+	p.countPause(n.now)
+	d := p.stats.minus(&p.sampled)
+	s := PortSample{Bytes: d.Bytes, Marked: d.Marked, Dropped: d.Dropped, Lost: d.Lost, Queue: p.peak, Paused: d.Paused}
+	p.sampled, p.peak = p.stats, p.bytes
+	return s
+}
+
+// minus returns the differences of the counters that Sample has. They may wrap.
+func (s *PortStats) minus(o *PortStats) PortStats {
+	return PortStats{Bytes: s.Bytes - o.Bytes, Marked: s.Marked - o.Marked, Dropped: s.Dropped - o.Dropped, Lost: s.Lost - o.Lost, Paused: s.Paused - o.Paused}
 }

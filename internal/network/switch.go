@@ -96,6 +96,7 @@ func (n *Network) enqueue(out *Port, f *Frame) {
 	out.queues[f.Priority].push(f)
 	out.bytes += f.Size
 	out.stats.MaxQueue = max(out.stats.MaxQueue, out.bytes)
+	out.peak = max(out.peak, out.bytes)
 	n.transmit(out)
 }
 
