@@ -2,9 +2,7 @@ package report
 
 import (
 	"bufio"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -14,10 +12,11 @@ import (
 	"time"
 
 	"softroce/internal/check"
+	"softroce/internal/htmlpage"
 	"softroce/packet"
 )
 
-// What the page consists of. page/uplot/README.md says where uPlot is from.
+// What the page consists of, beside what it shares with others.
 var (
 	//go:embed page/page.html
 	pageHTML string
@@ -25,11 +24,6 @@ var (
 	pageCSS string
 	//go:embed page/page.js
 	pageJS string
-	// UPlotJS and UPlotCSS are uPlot, for other pages too.
-	//go:embed page/uplot/uPlot.iife.min.js
-	UPlotJS string
-	//go:embed page/uplot/uPlot.min.css
-	UPlotCSS string
 )
 
 var pages = template.Must(template.New("page").Funcs(template.FuncMap{"number": number, "bytes": byteCount, "duration": shortDuration}).Parse(pageHTML))
@@ -39,7 +33,7 @@ func (r *Report) WriteHTML(to io.Writer) error {
 	w := bufio.NewWriterSize(to, 1<<16)
 	err := pages.ExecuteTemplate(w, "top", map[string]any{
 		"Report": r, "Verdict": r.verdict(), "Rows": r.rows(), "Notices": r.notices(), "Policy": contentPolicy,
-		"CSS": template.CSS(UPlotCSS + pageCSS),
+		"CSS": template.CSS(htmlpage.UPlotCSS + htmlpage.BaseCSS + pageCSS),
 	})
 	if err != nil {
 		return err
@@ -50,7 +44,9 @@ func (r *Report) WriteHTML(to io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(w, "<script type=\"application/json\" id=\"meta\">%s</script>\n", meta)
-	fmt.Fprintf(w, "<script>%s</script>\n<script>%s</script>\n", UPlotJS, pageJS)
+	for _, script := range scripts {
+		fmt.Fprintf(w, "<script>%s</script>\n", script)
+	}
 	for i, x := range slices.Concat(b.levels, b.points, b.texts) {
 		fmt.Fprintf(w, "<script type=\"text/plain\" id=\"b%d\">%s</script>\n", i, x.text())
 	}
@@ -60,13 +56,10 @@ func (r *Report) WriteHTML(to io.Writer) error {
 	return w.Flush()
 }
 
-// contentPolicy lets the page run its own scripts, and nothing else: it cannot reach a network.
-var contentPolicy = fmt.Sprintf("default-src 'none'; script-src %s %s; style-src 'unsafe-inline'", hash(UPlotJS), hash(pageJS))
-
-func hash(script string) string {
-	sum := sha256.Sum256([]byte(script))
-	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
-}
+var (
+	scripts       = []string{htmlpage.UPlotJS, htmlpage.PlotJS, pageJS}
+	contentPolicy = htmlpage.Policy(scripts...)
+)
 
 // A verdict is the sentence that the page begins with.
 type verdict struct {

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/net/netutil"
 
 	"softroce/internal/daemon"
+	"softroce/internal/htmlpage"
 	"softroce/internal/metrics"
-	"softroce/internal/report"
 )
 
 // What the page consists of.
@@ -108,7 +108,7 @@ func (s *Server) handler(metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics)
 	for path, file := range map[string]struct{ kind, text string }{
-		"/{$}": {"text/html", pageHTML}, "/page.js": {"text/javascript", report.UPlotJS + "\n" + pageJS}, "/page.css": {"text/css", report.UPlotCSS + pageCSS},
+		"/{$}": {"text/html", pageHTML}, "/page.js": {"text/javascript", htmlpage.UPlotJS + "\n" + pageJS}, "/page.css": {"text/css", htmlpage.UPlotCSS + pageCSS},
 	} {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", file.kind+"; charset=utf-8")

@@ -2,6 +2,7 @@
 // The script of the page: see page.go for what it reads. All text of the capture becomes text nodes.
 (() => {
 const $ = id => document.getElementById(id);
+const { css, bits, octets, axes } = softrocePlot;
 const meta = JSON.parse($("meta").textContent);
 
 // The series of the diagram, in the order of the classes and flags of point.go.
@@ -229,7 +230,6 @@ function items() {
 // ---- Diagrams
 
 let plots = null;
-const css = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 
 function mark(ctx, shape, x, y, r) {
   ctx.beginPath();
@@ -364,20 +364,7 @@ function outstanding(it) {
   return [xs, low, high];
 }
 
-const seconds = (u, splits, axis, space, incr) => splits.map(v => v.toFixed(Math.max(0, Math.min(9, -Math.floor(Math.log10(incr))))));
-function units(v, step, names) {
-  let k = 0;
-  while (Math.abs(v) >= step && k < names.length - 1) { v /= step; k++; }
-  return +v.toPrecision(3) + " " + names[k];
-}
-const bits = v => units(v, 1000, ["b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s"]);
-const octets = v => units(v, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
 const wirePSN = s => ((view.conn.meta.streams[view.stream].psn + s) % 0x1000000 + 0x1000000) % 0x1000000;
-
-function axes(values, size) {
-  const look = { stroke: () => css("soft"), grid: { stroke: () => css("grid"), width: 1 }, ticks: { stroke: () => css("grid"), width: 1 }, font: "12px system-ui, sans-serif" };
-  return [{ ...look, values: seconds, space: 110 }, { ...look, values, size }];
-}
 
 function makePlots() {
   const sync = { key: "time", setSeries: false, scales: ["x", null] };
