@@ -197,18 +197,34 @@ func flowsAround(by int) string {
 	return text
 }
 
+// A deadlock ends the run, whether the flows would end or not, and with the time of the workload at
+// the latest.
 func TestDeadlockIsReported(t *testing.T) {
-	r, err := simulate(t, ringTopology(), flowsAround(2), Options{})
-	if !errors.Is(err, ErrDeadlock) || r == nil || r.Time > 3e6 {
-		t.Fatalf("error %v", err)
-	}
-	for _, port := range []string{"s0:s1", "s1:s2", "s2:s3", "s3:s4", "s4:s0"} {
-		if !strings.Contains(err.Error(), port) {
-			t.Errorf("%v: without %s", err, port)
+	cycle := []string{"s0:s1", "s1:s2", "s2:s3", "s3:s4", "s4:s0"}
+	endless := flowsAround(2)
+	for name, workload := range map[string]string{
+		"endless flows":  endless,
+		"flows that end": strings.ReplaceAll(strings.Replace(endless, "time: 5ms\n", "", 1), "}", ", size: 10MB}"),
+		"short time":     strings.Replace(endless, "5ms", "900us", 1),
+	} {
+		r, err := simulate(t, ringTopology(), workload, Options{})
+		if !errors.Is(err, ErrDeadlock) || r == nil || r.Time > 3e6 || r.Ended > 0 {
+			t.Errorf("%s: error %v", name, err)
+			continue
+		}
+		if !slices.Equal(r.Deadlock.Cycle, cycle) || !slices.Contains(r.Deadlock.Waiting, "n0") || !strings.Contains(err.Error(), strings.Join(cycle, " ")) {
+			t.Errorf("%s: %+v, %v", name, r.Deadlock, err)
 		}
 	}
-	if r, err = simulate(t, ringTopology(), flowsAround(1), Options{}); err != nil || r.Goodput < 45e9 {
+	if r, err := simulate(t, ringTopology(), flowsAround(1), Options{}); err != nil || r.Goodput < 45e9 || r.Deadlock != nil {
 		t.Errorf("flows to the next switch: %v, goodput %v", err, r.Goodput)
+	}
+}
+
+// A cable of the ring that is down makes the flows go the other way, and there is no cycle.
+func TestRingWithoutCableHasNoDeadlock(t *testing.T) {
+	if r, err := simulate(t, ringTopology(), flowsAround(2)+"failures: [{kind: link_down, link: 's4:s0'}]", Options{}); err != nil || r.pauses() == 0 {
+		t.Errorf("%v, %d pauses", err, r.pauses())
 	}
 }
 

@@ -11,23 +11,24 @@ import (
 
 // A Result is the outcome of a run. With the same topology, workload and seed it is the same.
 type Result struct {
-	Seed      uint64          `json:"seed"`
-	Time      int64           `json:"time_ns"`     // when the run ended
-	Measured  int64           `json:"measured_ns"` // how long: rates, queues and counters are those since the warm-up
-	QPs       int             `json:"qps"`
-	Goodput   float64         `json:"goodput_bps"` // payload of all flows
-	Jain      float64         `json:"jain"`        // fairness index of the rates of the flows
-	Starved   int             `json:"starved"`     // flows that got less than a tenth of the mean rate
-	Ended     int             `json:"ended"`
-	Failed    int             `json:"failed"`
-	Sizes     []SizeClass     `json:"sizes"`
-	Receivers []Receiver      `json:"receivers"`
-	NICs      NICTotals       `json:"nics"`
-	Ports     []PortResult    `json:"ports"`
-	Failures  []FailureResult `json:"failures,omitempty"`
-	Series    *Series         `json:"series"`
-	Flows     []FlowResult    `json:"flows"`
-	Hops      uint64          `json:"packet_hops"`
+	Seed      uint64            `json:"seed"`
+	Time      int64             `json:"time_ns"`     // when the run ended
+	Measured  int64             `json:"measured_ns"` // how long: rates, queues and counters are those since the warm-up
+	QPs       int               `json:"qps"`
+	Goodput   float64           `json:"goodput_bps"` // payload of all flows
+	Jain      float64           `json:"jain"`        // fairness index of the rates of the flows
+	Starved   int               `json:"starved"`     // flows that got less than a tenth of the mean rate
+	Ended     int               `json:"ended"`
+	Failed    int               `json:"failed"`
+	Deadlock  *network.Deadlock `json:"deadlock,omitempty"` // of PFC, that has ended the run
+	Sizes     []SizeClass       `json:"sizes"`
+	Receivers []Receiver        `json:"receivers"`
+	NICs      NICTotals         `json:"nics"`
+	Ports     []PortResult      `json:"ports"`
+	Failures  []FailureResult   `json:"failures,omitempty"`
+	Series    *Series           `json:"series"`
+	Flows     []FlowResult      `json:"flows"`
+	Hops      uint64            `json:"packet_hops"`
 }
 
 // A FlowResult is the outcome of a flow.
@@ -137,6 +138,7 @@ func (sim *simulation) result() *Result {
 	for _, p := range sim.network.Ports() {
 		r.Ports = append(r.Ports, portResult(p, sim.network.Stats(p), r.Measured))
 	}
+	r.Deadlock = sim.deadlock
 	r.Failures = sim.failureResults()
 	r.Series = sim.sampler.series(sim.now)
 	return r

@@ -68,6 +68,7 @@ type simulation struct {
 	recs     []*recorder
 	progress *Progress
 	sampler  *sampler
+	deadlock *network.Deadlock // that has ended the run
 }
 
 // A flow is a Flow and what has become of it.
@@ -244,7 +245,7 @@ func (sim *simulation) run(ctx context.Context) error {
 			sim.now = end
 			sim.sampler.until(end)
 			sim.network.Advance(end)
-			return nil
+			return sim.stuck(nil)
 		}
 		sim.now = at
 		sim.sampler.until(at)
@@ -268,10 +269,17 @@ func (sim *simulation) run(ctx context.Context) error {
 
 // stuck returns ErrDeadlock with the ports that are in one, or else err.
 func (sim *simulation) stuck(err error) error {
-	if l := sim.network.Deadlock(); l != nil {
-		return fmt.Errorf("%w at %v: these ports wait for each other, and their pauses do not end: %s", ErrDeadlock, time.Duration(sim.now).Round(time.Microsecond), strings.Join(l, " "))
+	d := sim.network.Deadlock()
+	if d == nil {
+		return err
 	}
-	return err
+	sim.deadlock = d
+	text := strings.Join(d.Cycle, " ")
+	if d.Waiting != nil {
+		text += "; ports that wait for these: " + strings.Join(d.Waiting, " ")
+	}
+	return fmt.Errorf("%w at %v: each of these ports waits for the next, the last for the first, and their pauses do not end: %s",
+		ErrDeadlock, time.Duration(sim.now).Round(time.Microsecond), text)
 }
 
 // next returns when something happens next.
