@@ -18,7 +18,7 @@ type simCmd struct {
 	Workload string   `arg:"" name:"workload" complete:"<files>" help:"What the NICs send: a YAML file."`
 	Seed     uint64   `default:"1" help:"Seed of everything that is random. The same seed gives the same result."`
 	Capture  []string `sep:"none" placeholder:"PORT=FILE" help:"Write the packets of a port to a pcapng file. May be repeated."`
-	Output   []string `short:"o" sep:"none" placeholder:"FILE" complete:"<files>" help:"Write the result to FILE.json, or its time series to FILE.csv. May be repeated."`
+	Output   []string `short:"o" sep:"none" placeholder:"FILE" complete:"<files>" help:"Write a page to FILE.html, the result to FILE.json, or its series over time to FILE.csv. May be repeated."`
 	Flows    bool     `help:"Print a line for each flow, too."`
 	JSON     bool     `name:"json" help:"Print the result as JSON."`
 }
@@ -35,7 +35,7 @@ func (s *simCmd) Run(e *env) error {
 	}
 	for _, name := range s.Output {
 		if writers[filepath.Ext(name)] == nil {
-			return usagef("-o %s: want the extension .csv or .json", name)
+			return usagef("-o %s: want the extension .html, .json or .csv", name)
 		}
 	}
 	t, err := netsim.LoadTopology(s.Topology)
@@ -54,9 +54,10 @@ func (s *simCmd) Run(e *env) error {
 	if err != nil && !errors.Is(err, netsim.ErrDeadlock) {
 		return err
 	}
+	title := filepath.Base(s.Workload) + " on " + filepath.Base(s.Topology)
 	for _, name := range s.Output {
 		write := writers[filepath.Ext(name)]
-		if written := daemon.Replace(name, func(to io.Writer) error { return write(r, to) }); written != nil {
+		if written := daemon.Replace(name, func(to io.Writer) error { return write(r, to, title) }); written != nil {
 			return errors.Join(written, err)
 		}
 	}
@@ -71,9 +72,10 @@ func (s *simCmd) Run(e *env) error {
 }
 
 // writers write a result to files, by their extensions.
-var writers = map[string]func(*netsim.Result, io.Writer) error{
-	".csv":  func(r *netsim.Result, to io.Writer) error { return r.Series.WriteCSV(to) },
-	".json": writeJSON,
+var writers = map[string]func(r *netsim.Result, to io.Writer, title string) error{
+	".csv":  func(r *netsim.Result, to io.Writer, _ string) error { return r.Series.WriteCSV(to) },
+	".html": (*netsim.Result).WriteHTML,
+	".json": func(r *netsim.Result, to io.Writer, _ string) error { return writeJSON(r, to) },
 }
 
 func writeJSON(r *netsim.Result, to io.Writer) error {

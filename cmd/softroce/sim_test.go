@@ -51,11 +51,13 @@ func TestNetworkCommandsRun(t *testing.T) {
 			checkShown(t, string(text), string(out), "FAILURE", "link_down", "loss")
 		}
 	}
-	if commands != 5 {
+	if commands != 6 {
 		t.Errorf("%d commands found", commands)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "pauses.pcapng")); err != nil {
-		t.Error(err)
+	for _, name := range []string{"pauses.pcapng", "marks.html", "marks.csv"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

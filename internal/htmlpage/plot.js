@@ -5,6 +5,8 @@ globalThis.softrocePlot = (() => {
 const css = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 
 const seconds = (u, splits, axis, space, incr) => splits.map(v => v.toFixed(Math.max(0, Math.min(9, -Math.floor(Math.log10(incr))))));
+
+// units returns a value in the largest unit that leaves at least 1.
 function units(v, step, names) {
   let k = 0;
   while (Math.abs(v) >= step && k < names.length - 1) { v /= step; k++; }
@@ -19,5 +21,5 @@ function axes(values, size) {
   return [{ ...look, values: seconds, space: 110 }, { ...look, values, size }];
 }
 
-return { css, seconds, bits, octets, axes };
+return { css, units, bits, octets, axes };
 })();

@@ -11,5 +11,7 @@
 //     network or deadline of a NIC, and NICs are stepped at which something has happened.
 //  4. Each flow has a queue pair at either end, which later flows between them use again
 //     (connection). Its bytes are written in messages.
-//  5. The result is computed from the flows, the ports and the NICs' counters.
+//  5. The sampler notes at intervals what ports and NICs have done (sampler).
+//  6. The result is computed from the flows, the ports and the NICs' counters. It is printed as
+//     tables (Print), and written as a page (WriteHTML), JSON or CSV.
 package netsim

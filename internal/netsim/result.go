@@ -240,30 +240,27 @@ func (r *Result) setReceivers(sim *simulation, rates map[int][]float64) {
 var sizes = []int64{10e3, 100e3, 1e6, 10e6, 0}
 
 func sizeClasses(flows []FlowResult) (l []SizeClass) {
-	rest := make([]*FlowResult, 0, len(flows))
+	classes := make([][]*FlowResult, len(sizes))
 	for i := range flows {
-		if flows[i].FCT > 0 {
-			rest = append(rest, &flows[i])
+		if f := &flows[i]; f.FCT > 0 {
+			k := slices.IndexFunc(sizes, func(upTo int64) bool { return upTo == 0 || f.Size <= upTo })
+			classes[k] = append(classes[k], f)
 		}
 	}
-	for _, upTo := range sizes {
-		c := SizeClass{Limit: upTo}
-		var fct, slowdown []float64
-		var others []*FlowResult
-		for _, f := range rest {
-			if upTo != 0 && f.Size > upTo {
-				others = append(others, f)
-				continue
-			}
-			fct, slowdown = append(fct, float64(f.FCT)), append(slowdown, f.Slowdown)
-		}
-		rest = others
-		if c.Flows = len(fct); c.Flows > 0 {
-			c.FCT, c.Slowdown = percentiles(fct), percentiles(slowdown)
-			l = append(l, c)
+	for k, flows := range classes {
+		if len(flows) > 0 {
+			l = append(l, newSizeClass(sizes[k], flows))
 		}
 	}
 	return l
+}
+
+func newSizeClass(limit int64, flows []*FlowResult) SizeClass {
+	var fct, slowdown []float64
+	for _, f := range flows {
+		fct, slowdown = append(fct, float64(f.FCT)), append(slowdown, f.Slowdown)
+	}
+	return SizeClass{Limit: limit, Flows: len(flows), FCT: percentiles(fct), Slowdown: percentiles(slowdown)}
 }
 
 func percentiles(l []float64) Percentiles {

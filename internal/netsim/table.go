@@ -50,11 +50,7 @@ func (r *Result) printSizes(b *strings.Builder) {
 	}
 	table(b, "SIZE  FLOWS  FCT p50  p95  p99  max  SLOWDOWN p50  p95  p99  max", func(w *tabwriter.Writer) {
 		for _, c := range r.Sizes {
-			name := "more"
-			if c.Limit > 0 {
-				name = "to " + size(float64(c.Limit))
-			}
-			fmt.Fprintf(w, "%s\t%d", name, c.Flows)
+			fmt.Fprintf(w, "%s\t%d", c.Name(), c.Flows)
 			for _, v := range []float64{c.FCT.P50, c.FCT.P95, c.FCT.P99, c.FCT.Max} {
 				fmt.Fprintf(w, "\t%v", duration(int64(v)))
 			}
@@ -66,9 +62,32 @@ func (r *Result) printSizes(b *strings.Builder) {
 	})
 }
 
-func (r *Result) printReceivers(b *strings.Builder) {
+// Name returns the class in words.
+func (c SizeClass) Name() string {
+	if c.Limit > 0 {
+		return "to " + size(float64(c.Limit))
+	}
+	return "more"
+}
+
+// sortedReceivers returns the receivers with most flows first.
+func (r *Result) sortedReceivers() []Receiver {
 	l := slices.Clone(r.Receivers)
 	slices.SortStableFunc(l, func(a, b Receiver) int { return cmp.Compare(b.Flows, a.Flows) })
+	return l
+}
+
+// sortedPorts returns the ports that dropped most, or had the longest queues, first.
+func (r *Result) sortedPorts() []PortResult {
+	l := slices.Clone(r.Ports)
+	slices.SortStableFunc(l, func(a, b PortResult) int {
+		return cmp.Or(cmp.Compare(b.Dropped, a.Dropped), cmp.Compare(b.MaxQueue, a.MaxQueue))
+	})
+	return l
+}
+
+func (r *Result) printReceivers(b *strings.Builder) {
+	l := r.sortedReceivers()
 	table(b, "RECEIVER  FLOWS  GOODPUT  OF PORT  FAIRNESS", func(w *tabwriter.Writer) {
 		for _, x := range l[:min(rows, len(l))] {
 			fmt.Fprintf(w, "%s\t%d\t%s\t%.1f %%\t%.3f\n", x.NIC, x.Flows, rate(x.Goodput), 100*x.Share, x.Jain)
@@ -78,10 +97,7 @@ func (r *Result) printReceivers(b *strings.Builder) {
 }
 
 func (r *Result) printPorts(b *strings.Builder) {
-	l := slices.Clone(r.Ports)
-	slices.SortStableFunc(l, func(a, b PortResult) int {
-		return cmp.Or(cmp.Compare(b.Dropped, a.Dropped), cmp.Compare(b.MaxQueue, a.MaxQueue))
-	})
+	l := r.sortedPorts()
 	table(b, "PORT  USED  QUEUE mean  max  DROPPED  MARKED  PAUSES sent  received  PAUSED", func(w *tabwriter.Writer) {
 		for _, p := range l[:min(rows, len(l))] {
 			fmt.Fprintf(w, "%s\t%.1f %%\t%s\t%s\t%d\t%d\t%d\t%d\t%v\n", p.Port, 100*p.Utilization, size(p.MeanQueue), size(float64(p.MaxQueue)),
