@@ -24,7 +24,6 @@ type host struct {
 	cq     *nictest.CQ
 	mr     *nic.MR
 
-	at      int64                  // when it is to be stepped; 0: at no time
 	stepped int64                  // when it was stepped last
 	conns   map[uint32]*connection // by number of the queue pair
 	idle    map[peer][]*connection // without a flow

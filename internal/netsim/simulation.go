@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"softroce/capture"
+	"softroce/internal/eventqueue"
 	"softroce/internal/ib"
 	"softroce/internal/network"
 	"softroce/internal/suggest"
@@ -60,9 +61,8 @@ type simulation struct {
 	endless  int     // flows without a size
 	left     int     // flows that have not ended
 	now      int64
-	measured int64 // since when statistics count
-	steps    stepHeap
-	order    uint64 // of the last step that was scheduled
+	measured int64             // since when statistics count
+	steps    *eventqueue.Queue // of the NICs
 	qps      int
 	base     counters // when the warm-up ended
 	recs     []*recorder
@@ -128,6 +128,7 @@ func (sim *simulation) build(o Options) (err error) {
 		return err
 	}
 	sim.network.Advance(sim.now)
+	sim.steps = eventqueue.New(sim.network.NICs())
 	p := &planner{rnd: rand.New(rand.NewPCG(sim.seed, 4)), nics: map[string]int{},
 		rate: func(i int) int64 { return sim.network.NICPort(i).Rate }}
 	addrs := map[netip.Addr]int{}
@@ -290,7 +291,7 @@ func (sim *simulation) next() (at int64) {
 		}
 	}
 	consider(sim.network.Next())
-	consider(sim.steps.next(sim.hosts))
+	consider(sim.steps.Next())
 	if len(sim.starts) > 0 {
 		consider(max(sim.starts[0].Start+1, sim.now))
 	}
@@ -308,12 +309,15 @@ func (sim *simulation) step() error {
 			return err
 		}
 	}
-	for at := sim.steps.next(sim.hosts); at != 0 && at <= sim.now; at = sim.steps.next(sim.hosts) {
-		if err := sim.hosts[sim.steps.pop().nic].step(); err != nil {
+	for {
+		i, ok := sim.steps.Pop(sim.now)
+		if !ok {
+			return nil
+		}
+		if err := sim.hosts[i].step(); err != nil {
 			return err
 		}
 	}
-	return nil
 }
 
 func (sim *simulation) start(f *flow) error {
@@ -343,17 +347,14 @@ func (sim *simulation) end(f *flow) {
 // wake makes the host step at a time, or as soon as its interval allows.
 func (h *host) wake(at int64) {
 	at = max(at, h.stepped+stepInterval)
-	if h.at != 0 && h.at <= at {
-		return
+	if before := h.sim.steps.At(int32(h.nic)); before == 0 || at < before {
+		h.sim.steps.Set(int32(h.nic), at)
 	}
-	h.at = at
-	h.sim.order++
-	h.sim.steps.push(hostStep{at, h.sim.order, h.nic})
 }
 
 // step steps the NIC, and lets the program handle its completions.
 func (h *host) step() error {
-	h.at, h.stepped = 0, h.sim.now
+	h.stepped = h.sim.now
 	next, busy := h.engine.Step(h.sim.now)
 	switch {
 	case busy && h.link.blocked:
@@ -362,64 +363,4 @@ func (h *host) step() error {
 		h.wake(next)
 	}
 	return h.poll()
-}
-
-// A hostStep is a step that was scheduled. It is void if the host's time is another one.
-type hostStep struct {
-	at    int64
-	order uint64
-	nic   int
-}
-
-// A stepHeap orders steps by time.
-type stepHeap []hostStep
-
-// next returns the time of the next step that is not void, 0 if there is none.
-func (h *stepHeap) next(hosts []*host) int64 {
-	for len(*h) > 0 {
-		if s := (*h)[0]; hosts[s.nic].at == s.at {
-			return s.at
-		}
-		h.pop()
-	}
-	return 0
-}
-
-func (s *hostStep) before(o *hostStep) bool { return s.at < o.at || s.at == o.at && s.order < o.order }
-
-func (h *stepHeap) push(s hostStep) {
-	*h = append(*h, s)
-	l, i := *h, len(*h)-1
-	for i > 0 && s.before(&l[(i-1)/2]) {
-		l[i] = l[(i-1)/2]
-		i = (i - 1) / 2
-	}
-	l[i] = s
-}
-
-func (h *stepHeap) pop() hostStep {
-	l := *h
-	first, last := l[0], l[len(l)-1]
-	l = l[:len(l)-1]
-	*h = l
-	if len(l) == 0 {
-		return first
-	}
-	i := 0
-	for {
-		c := 2*i + 1
-		if c >= len(l) {
-			break
-		}
-		if c+1 < len(l) && l[c+1].before(&l[c]) {
-			c++
-		}
-		if !l[c].before(&last) {
-			break
-		}
-		l[i] = l[c]
-		i = c
-	}
-	l[i] = last
-	return first
 }

@@ -42,14 +42,15 @@ type failure struct {
 //
 // Pause frames are not lost at random, since the model leaves out that a switch repeats them.
 func (n *Network) Fail(f Failure) {
-	i := int32(len(n.failures))
+	i := int32(events * (len(n.ports) + len(n.failures)))
+	n.events.Grow(events)
 	n.failures = append(n.failures, &failure{Failure: f})
 	if n.chance == nil {
 		n.chance = rand.New(rand.NewPCG(n.seed, 2))
 	}
-	n.schedule(max(f.Start, n.now), i, failed)
+	n.events.Set(i, max(f.Start, n.now, 1))
 	if f.End != 0 {
-		n.schedule(max(f.End, n.now), i, mended)
+		n.events.Set(i+1, max(f.End, n.now, 1))
 	}
 }
 
@@ -63,6 +64,15 @@ func (n *Network) FailureStats() (l []FailureStats) {
 
 // ends returns the ports of a link.
 func (n *Network) ends(link int) []*Port { return n.ports[2*link : 2*link+2] }
+
+// change makes a failure begin or end.
+func (n *Network) change(f *failure, begins bool) {
+	if begins {
+		n.fail(f)
+	} else {
+		n.mend(f)
+	}
+}
 
 func (n *Network) fail(f *failure) {
 	f.active = true

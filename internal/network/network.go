@@ -3,6 +3,8 @@ package network
 import (
 	"fmt"
 	"math/rand/v2"
+
+	"softroce/internal/eventqueue"
 )
 
 // A Network is a network of switches and the ports of NICs.
@@ -17,8 +19,7 @@ type Network struct {
 	ports    []*Port
 
 	now     int64
-	events  []event // a heap
-	number  uint64  // of the last event
+	events  *eventqueue.Queue
 	free    *Frame
 	readies []int
 	hops    uint64
@@ -45,22 +46,12 @@ type node struct {
 	isReady  bool
 }
 
-// An eventKind is what happens at a time.
-type eventKind uint8
-
+// The events of port i have the numbers 2i and 2i+1, and those of failures follow.
 const (
-	sent    eventKind = iota // a frame has been sent
-	arrived                  // a frame has arrived at the other end
-	failed                   // a failure begins
-	mended                   // a failure ends
+	sent    = iota // a frame has been sent
+	arrived        // a frame has arrived at the other end
+	events         // number of events of a port, and of a failure, which begins and ends
 )
-
-type event struct {
-	at     int64
-	number uint64 // events of one time happen in this order
-	index  int32  // of the port, or of the failure
-	kind   eventKind
-}
 
 // New returns a network whose time is 0. NICs are numbered in the order of the topology.
 func New(t *Topology, seed uint64) (*Network, error) {
@@ -77,6 +68,7 @@ func New(t *Topology, seed uint64) (*Network, error) {
 		a, b := n.newPort(l, l.A, l.B), n.newPort(l, l.B, l.A)
 		a.peer, b.peer = b, a
 	}
+	n.events = eventqueue.New(events * len(n.ports))
 	n.findRoutes()
 	for _, s := range n.nodes {
 		s.intact = s.next
@@ -200,73 +192,31 @@ func (n *Network) Ready(f func(nic int)) {
 }
 
 // Next returns the time of the next event, 0 if there is none.
-func (n *Network) Next() int64 {
-	if len(n.events) == 0 {
-		return 0
-	}
-	return n.events[0].at
-}
+func (n *Network) Next() int64 { return n.events.Next() }
 
 // Advance carries out all events until a time, which becomes the network's.
 func (n *Network) Advance(until int64) {
-	for len(n.events) > 0 && n.events[0].at <= until {
-		e := n.popEvent()
-		n.now = max(n.now, e.at)
-		switch e.kind {
-		case sent:
-			n.sentFrame(n.ports[e.index])
-		case arrived:
-			n.deliver(n.ports[e.index])
-		case failed:
-			n.fail(n.failures[e.index])
-		case mended:
-			n.mend(n.failures[e.index])
+	for {
+		e, ok := n.events.Pop(until)
+		if !ok {
+			break
+		}
+		n.now = max(n.now, n.events.Now())
+		switch i := int(e) / events; {
+		case i >= len(n.ports):
+			n.change(n.failures[i-len(n.ports)], e%events == 0)
+		case e%events == sent:
+			n.sentFrame(n.ports[i])
+		default:
+			n.deliver(n.ports[i])
 		}
 	}
 	n.now = max(n.now, until)
 }
 
-func (n *Network) schedule(at int64, index int32, kind eventKind) {
-	n.number++
-	e := event{at, n.number, index, kind}
-	n.events = append(n.events, e)
-	h, i := n.events, len(n.events)-1
-	for i > 0 && e.before(&h[(i-1)/2]) {
-		h[i] = h[(i-1)/2]
-		i = (i - 1) / 2
-	}
-	h[i] = e
-}
-
-func (e *event) before(o *event) bool {
-	return e.at < o.at || e.at == o.at && e.number < o.number
-}
-
-func (n *Network) popEvent() event {
-	h := n.events
-	first, last := h[0], h[len(h)-1]
-	h = h[:len(h)-1]
-	n.events = h
-	if len(h) == 0 {
-		return first
-	}
-	i := 0
-	for {
-		c := 2*i + 1
-		if c >= len(h) {
-			break
-		}
-		if c+1 < len(h) && h[c+1].before(&h[c]) {
-			c++
-		}
-		if !h[c].before(&last) {
-			break
-		}
-		h[i] = h[c]
-		i = c
-	}
-	h[i] = last
-	return first
+// schedule sets an event of a port.
+func (n *Network) schedule(at int64, p *Port, kind int32) {
+	n.events.Set(events*p.index+kind, at)
 }
 
 // Delay returns the delay of the port's cable in ns.

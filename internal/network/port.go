@@ -133,7 +133,7 @@ func (n *Network) transmit(p *Port) {
 		start = n.now * 1000
 	}
 	p.freeAt = start + int64(f.Size+overhead)*8*1e12/p.Rate
-	n.schedule((p.freeAt+999)/1000, p.index, sent)
+	n.schedule((p.freeAt+999)/1000, p, sent)
 }
 
 // sentFrame ends the transmission of a frame.
@@ -153,7 +153,7 @@ func (n *Network) sentFrame(p *Port) {
 		idle := p.flight.first == nil
 		p.flight.push(f)
 		if idle {
-			n.schedule(f.arrives, p.index, arrived)
+			n.schedule(f.arrives, p, arrived)
 		}
 	}
 	if p.refused {
@@ -187,7 +187,7 @@ func xoffs(f *Frame) uint64 {
 func (n *Network) deliver(p *Port) {
 	f := p.flight.pop()
 	if next := p.flight.first; next != nil {
-		n.schedule(next.arrives, p.index, arrived)
+		n.schedule(next.arrives, p, arrived)
 	}
 	if f.lostTo != nil {
 		n.lose(p, f, f.lostTo)
