@@ -54,9 +54,9 @@ const (
 	readArena   = 1 << 16
 )
 
-func (sim *simulation) newHost(i int, addrs map[netip.Addr]int) (*host, error) {
+func (sim *simulation) newHost(i int) (*host, error) {
 	h := &host{sim: sim, nic: i, conns: map[uint32]*connection{}, idle: map[peer][]*connection{},
-		link: &link{network: sim.network, nic: i, addrs: addrs}}
+		link: &link{network: sim.network, nic: i, memory: sim.memory}}
 	var err error
 	if h.engine, err = nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: sim.seed + 1 + uint64(i), ReadArena: readArena}); err != nil {
 		return nil, err

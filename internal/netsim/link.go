@@ -3,7 +3,6 @@ package netsim
 import (
 	"encoding/binary"
 	"net/netip"
-	"slices"
 
 	"softroce/internal/network"
 	"softroce/packet"
@@ -14,9 +13,9 @@ import (
 type link struct {
 	network *network.Network
 	nic     int
-	addrs   map[netip.Addr]int // of all NICs
-	blocked bool               // the last Send was refused
-	held    []*network.Frame   // returned by the last Receive
+	memory  []byte           // of all programs
+	blocked bool             // the last Send was refused
+	held    []*network.Frame // returned by the last Receive
 	closed  bool
 }
 
@@ -41,8 +40,8 @@ func (l *link) Send(_ int64, batch []wire.TxFrame) (int, error) {
 	l.blocked = false
 	for i := range batch {
 		t := &batch[i]
-		to, ok := l.addrs[t.Path.Dst]
-		if !ok || frameSize(t.Len) > network.MaxSize {
+		to := nicOf(t.Path.Dst)
+		if to < 0 || to >= l.network.NICs() || frameSize(t.Len) > network.MaxSize {
 			t.Dropped = true
 			continue
 		}
@@ -55,16 +54,19 @@ func (l *link) Send(_ int64, batch []wire.TxFrame) (int, error) {
 		f.Size, f.Src, f.Dst, f.Tag = frameSize(t.Len), l.nic, to, t.Path
 		f.Priority, f.ECT, f.CE = prio, t.Path.TClass&3 != 0, t.CE || t.Path.TClass&3 == 3
 		f.Hash = uint32(t.Path.SrcPort)<<16 ^ uint32(l.nic)<<8 ^ uint32(to)
-		f.Data = append(slices.Grow(f.Data, t.Len), t.Head[:t.HeadLen]...)
-		for _, p := range t.Payload {
-			f.Data = append(f.Data, p...)
-		}
-		for range t.Pad {
-			f.Data = append(f.Data, 0)
-		}
+		l.setData(f, t)
 		l.network.Send(f)
 	}
 	return len(batch), nil
+}
+
+// setData sets the packet of f. Its payload is not copied: programs only send their memory, which
+// has zeros and does not change, so that any part of it has the same contents.
+func (l *link) setData(f *network.Frame, t *wire.TxFrame) {
+	f.Data = append(f.Data, t.Head[:t.HeadLen]...)
+	if n := t.Len - int(t.HeadLen); n > 0 {
+		f.Parts = append(f.Parts, l.memory[:n])
+	}
 }
 
 // Receive implements wire.Link.
@@ -83,7 +85,7 @@ func (l *link) Receive(_ int64, batch []wire.RxFrame) (n int, err error) {
 		}
 		l.held = append(l.held, f)
 		p := f.Tag.(*wire.Path)
-		batch[n] = wire.RxFrame{Head: f.Data, Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: tclass(f), HopLimit: p.HopLimit,
+		batch[n] = wire.RxFrame{Head: f.Data, Tail: f.Parts, Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: tclass(f), HopLimit: p.HopLimit,
 			FlowLabel: p.FlowLabel, SrcMAC: nicMAC(f.Src)}
 	}
 	return n, nil
@@ -106,7 +108,7 @@ func (l *link) NextDeadline() int64 {
 	return 0
 }
 
-// CopyPayload implements wire.Link: Send copies.
+// CopyPayload implements wire.Link: frames do not refer to what may change.
 func (l *link) CopyPayload() {}
 
 // HoldsReferences implements wire.Referrer.
@@ -131,6 +133,12 @@ func nicMAC(nic int) [6]byte {
 	m := [6]byte{2}
 	binary.BigEndian.PutUint32(m[2:], uint32(nic+1))
 	return m
+}
+
+// nicOf returns the NIC that has an address, if there is one.
+func nicOf(a netip.Addr) int {
+	b := a.As4()
+	return int(binary.BigEndian.Uint32(b[:])&0xffffff) - 1
 }
 
 // nicAddr returns the address of a NIC, in 10.0.0.0/8.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -55,7 +54,7 @@ type simulation struct {
 	seed     uint64
 	network  *network.Network
 	hosts    []*host
-	memory   []byte // of all programs, which do not look at what is transferred
+	memory   []byte // of all programs: zeros, which they only send to each other
 	flows    []*flow
 	starts   []*flow // that wait for their time, in its order
 	endless  int     // flows without a size
@@ -131,11 +130,9 @@ func (sim *simulation) build(o Options) (err error) {
 	sim.steps = eventqueue.New(sim.network.NICs())
 	p := &planner{rnd: rand.New(rand.NewPCG(sim.seed, 4)), nics: map[string]int{},
 		rate: func(i int) int64 { return sim.network.NICPort(i).Rate }}
-	addrs := map[netip.Addr]int{}
 	for i := range sim.network.NICs() {
 		name := sim.network.NICName(i)
 		p.nics[name], p.names = i, append(p.names, name)
-		addrs[nicAddr(i)] = i
 	}
 	for i := range sim.workload.Traffic {
 		if err := p.plan(&sim.workload.Traffic[i]); err != nil {
@@ -164,7 +161,7 @@ func (sim *simulation) build(o Options) (err error) {
 		return err
 	}
 	for i := range sim.network.NICs() {
-		h, err := sim.newHost(i, addrs)
+		h, err := sim.newHost(i)
 		if err != nil {
 			return err
 		}

@@ -1,7 +1,7 @@
 package network
 
 // A Frame is a frame in the network. The network uses the first fields, and keeps the storage of
-// Data when the Frame is used again.
+// Data and Parts when the Frame is used again.
 type Frame struct {
 	Size     int    // bytes, from the destination MAC address to the FCS
 	Src, Dst int    // numbers of NICs
@@ -10,8 +10,9 @@ type Frame struct {
 	CE       bool   // marked: congestion experienced
 	Hash     uint32 // of the flow: frames of equal hashes take the same path
 
-	Data []byte // of the user
-	Tag  any    // of the user
+	Data  []byte   // of the user
+	Parts [][]byte // of the user
+	Tag   any      // of the user
 
 	// Pause says that this is a pause frame of PFC, which concerns Priority and has no Src and Dst.
 	// XOff is false if the priority may be sent again.
@@ -61,12 +62,13 @@ func (n *Network) Frame() *Frame {
 		return new(Frame)
 	}
 	n.free = f.next
-	*f = Frame{Data: f.Data[:0]}
+	*f = Frame{Data: f.Data[:0], Parts: f.Parts[:0]}
 	return f
 }
 
 // Release makes a frame available to Frame.
 func (n *Network) Release(f *Frame) {
 	f.Tag = nil
+	clear(f.Parts)
 	f.next, n.free = n.free, f
 }
