@@ -27,8 +27,8 @@ func (n *Network) Deadlock() *Deadlock {
 	stuck := map[waiting]bool{}
 	var order []waiting
 	for _, p := range n.ports {
-		for i, paused := range p.paused {
-			if paused {
+		for i := range Priorities {
+			if p.isPaused(i) {
 				order = append(order, waiting{p, i})
 				stuck[waiting{p, i}] = true
 			}

@@ -124,7 +124,7 @@ func (n *Network) cut(p *Port, f *failure) {
 		n.Release(p.control.pop())
 	}
 	p.countPause(n.now)
-	p.paused, p.pauses = [Priorities]bool{}, 0
+	p.paused = 0
 	for i := range p.ingress {
 		p.ingress[i].xoff = false
 	}

@@ -154,7 +154,7 @@ func TestLossIsRandom(t *testing.T) {
 	n.Fail(Failure{Kind: Loss, Link: 0, Probability: 1})
 	n.sendPause(n.NICPort(0).peer, 0, true)
 	n.settle()
-	if n.NICPort(0).pauses != 1 || n.lost() != 0 {
+	if n.NICPort(0).paused != 1 || n.lost() != 0 {
 		t.Error("a pause frame was lost")
 	}
 }
@@ -165,12 +165,12 @@ func TestCableThatIsDownEndsPauses(t *testing.T) {
 	p := n.NICPort(0)
 	n.sendPause(p.peer, 0, true)
 	n.Advance(10_000)
-	if p.pauses != 1 {
+	if p.paused != 1 {
 		t.Fatal("not paused")
 	}
 	n.Fail(Failure{Kind: LinkDown, Link: 1, Start: 20_000, End: 30_000})
 	n.Advance(25_000)
-	if p.pauses != 0 || p.peer.ingress[0].xoff {
+	if p.paused != 0 || p.peer.ingress[0].xoff {
 		t.Error("still paused")
 	}
 	if s := n.Stats(p); s.Paused < 17_900 || s.Paused > 18_000 {
@@ -180,8 +180,8 @@ func TestCableThatIsDownEndsPauses(t *testing.T) {
 	n.sendPause(p.peer, 0, true)
 	n.Fail(Failure{Kind: LinkDown, Link: 1, Start: n.now + 500, End: n.now + 600})
 	n.settle()
-	if p.pauses != 0 || n.FailureStats()[1].Frames != 1 {
-		t.Errorf("%d pauses, %+v", p.pauses, n.FailureStats())
+	if p.paused != 0 || n.FailureStats()[1].Frames != 1 {
+		t.Errorf("paused priorities %08b, %+v", p.paused, n.FailureStats())
 	}
 }
 

@@ -182,8 +182,8 @@ func TestPFCLosesNothing(t *testing.T) {
 		}
 		got, _ := n.drain(5)
 		for _, p := range n.Ports() {
-			if p.pauses != 0 || p.bytes != 0 {
-				t.Errorf("port %s: %d priorities paused, %d bytes at the end", p.Name, p.pauses, p.bytes)
+			if p.paused != 0 || p.bytes != 0 {
+				t.Errorf("port %s: paused priorities %08b, %d bytes at the end", p.Name, p.paused, p.bytes)
 			}
 		}
 		return received + len(got), n.Stats(n.NICPort(5).Peer()), n.Stats(n.NICPort(0))

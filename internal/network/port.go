@@ -1,42 +1,44 @@
 package network
 
+import "math/bits"
+
 // Priorities is the number of priorities of Ethernet.
 const Priorities = 8
 
 // A Port is an end of a cable: the queues of what is sent, and what is known of what arrives.
+// Fields that each frame needs come first.
 type Port struct {
-	Name string // NODE:PEER, the name of a NIC for its only port
-	Rate int64  // b/s
+	node   *node
+	peer   *Port
+	index  int32
+	queued uint8 // a bit for each priority that has frames
+	paused uint8 // a bit for each priority that the peer has paused
+	Rate   int64 // b/s
+	delay  int64 // ns, of the cable
 
-	node  *node
-	peer  *Port
-	index int32
-	delay int64 // ns, of the cable
+	sending        *Frame
+	freeAt         int64      // when the last frame has been sent, in ps
+	flight         frameQueue // frames that have left and not arrived
+	control        frameQueue // pause frames, which precede all others
+	downBy, lossBy *failure   // of the cable
+	tap            func(now int64, sent bool, f *Frame)
+
+	bytes   int       // in queues
+	peak    int       // the longest queue since Sample was called last
+	counted int64     // until when the mean queue is counted
+	area    float64   // queue times ns
+	refused bool      // Room was false
+	stats   PortStats // since the last Reset
 
 	queues  [Priorities]frameQueue
-	control frameQueue // pause frames, which precede all others
-	deficit [Priorities]int
-	turn    int // the weighted priority that is served
-	bytes   int // in queues
-
-	sending *Frame
-	freeAt  int64      // when the last frame has been sent, in ps
-	flight  frameQueue // frames that have left and not arrived
-
-	paused  [Priorities]bool // by the peer
-	pauses  int              // how many priorities are paused
-	since   int64            // since when some are, or when this was counted last
 	ingress [Priorities]ingress
-	refused bool // Room was false
 
-	downBy, lossBy *failure // of the cable
-
-	stats   PortStats
+	turn    int // the weighted priority that is served
+	deficit [Priorities]int
+	since   int64     // since when some are paused, or when this was counted last
 	sampled PortStats // when Sample was called last; differences count
-	peak    int       // the longest queue since then
-	counted int64     // until when the mean queue is counted
-	area    float64
-	tap     func(now int64, sent bool, f *Frame)
+
+	Name string // NODE:PEER, the name of a NIC for its only port
 }
 
 // An ingress is what a switch holds of the frames of one priority that arrived at a port.
@@ -65,18 +67,14 @@ func (p *Port) pick(c *SwitchConfig) *Frame {
 	if p.control.first != nil {
 		return p.control.pop()
 	}
-	if p.bytes == 0 {
-		return nil
-	}
 	weighted := false
-	for i := Priorities - 1; i >= 0; i-- {
-		if !p.sendable(i) {
-			continue
-		}
+	for left := p.queued &^ p.paused; left != 0; {
+		i := bits.Len8(left) - 1
 		if c.Weights[i] == 0 {
 			return p.take(i)
 		}
 		weighted = true
+		left &^= 1 << i
 	}
 	if !weighted {
 		return nil
@@ -100,13 +98,17 @@ func (p *Port) pick(c *SwitchConfig) *Frame {
 // quantum is how many bytes a priority of weight 1 may send in its turn: a frame of any size.
 const quantum = 10240
 
-func (p *Port) sendable(priority int) bool {
-	return p.queues[priority].first != nil && !p.paused[priority]
-}
+func (p *Port) sendable(priority int) bool { return (p.queued&^p.paused)>>priority&1 != 0 }
+
+func (p *Port) isPaused(priority int) bool { return p.paused>>priority&1 != 0 }
 
 func (p *Port) take(priority int) *Frame {
-	f := p.queues[priority].pop()
+	q := &p.queues[priority]
+	f := q.pop()
 	p.bytes -= f.Size
+	if q.first == nil {
+		p.queued &^= 1 << priority
+	}
 	return f
 }
 
@@ -211,22 +213,20 @@ func (n *Network) deliver(p *Port) {
 
 // pause handles a pause frame that arrived at p.
 func (n *Network) pause(p *Port, f *Frame) {
-	if p.paused[f.Priority] == f.XOff {
+	if p.isPaused(int(f.Priority)) == f.XOff {
 		return
 	}
 	p.countPause(n.now)
-	p.paused[f.Priority] = f.XOff
+	p.paused ^= 1 << f.Priority
 	if f.XOff {
-		p.pauses++
 		p.stats.PausesReceived++
 		return
 	}
-	p.pauses--
 	n.transmit(p)
 }
 
 func (p *Port) countPause(now int64) {
-	if p.pauses > 0 {
+	if p.paused != 0 {
 		p.stats.Paused += now - p.since
 	}
 	p.since = now

@@ -94,6 +94,7 @@ func (n *Network) mark(p *Port, f *Frame) {
 func (n *Network) enqueue(out *Port, f *Frame) {
 	out.account(n.now)
 	out.queues[f.Priority].push(f)
+	out.queued |= 1 << f.Priority
 	out.bytes += f.Size
 	out.stats.MaxQueue = max(out.stats.MaxQueue, out.bytes)
 	out.peak = max(out.peak, out.bytes)
