@@ -34,18 +34,9 @@ func appendFrame(b []byte, f *network.Frame) []byte {
 	p := f.Tag.(*wire.Path)
 	a := packet.Addressing{SrcMAC: nicMAC(f.Src), DstMAC: nicMAC(f.Dst), Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort,
 		TClass: tclass(f), HopLimit: p.HopLimit}
-	t := packet.Tx{HeadLen: packet.BTHLen, Payload: append([][]byte{f.Data[packet.BTHLen:]}, f.Parts...), Len: dataLen(f)}
+	t := packet.Tx{HeadLen: packet.BTHLen, Payload: [][]byte{f.Data[packet.BTHLen:], f.More[0]}, Len: len(f.Data) + len(f.More[0])}
 	copy(t.Head[:], f.Data[:packet.BTHLen])
 	return packet.AppendFrame(b, &a, &t)
-}
-
-// dataLen returns the length of a packet from BTH to pad.
-func dataLen(f *network.Frame) int {
-	n := len(f.Data)
-	for _, p := range f.Parts {
-		n += len(p)
-	}
-	return n
 }
 
 // appendPause appends a pause frame (IEEE 802.1Qbb): opcode 0x0101, the priorities that it concerns

@@ -65,7 +65,7 @@ func (l *link) Send(_ int64, batch []wire.TxFrame) (int, error) {
 func (l *link) setData(f *network.Frame, t *wire.TxFrame) {
 	f.Data = append(f.Data, t.Head[:t.HeadLen]...)
 	if n := t.Len - int(t.HeadLen); n > 0 {
-		f.Parts = append(f.Parts, l.memory[:n])
+		f.More[0] = l.memory[:n]
 	}
 }
 
@@ -85,10 +85,18 @@ func (l *link) Receive(_ int64, batch []wire.RxFrame) (n int, err error) {
 		}
 		l.held = append(l.held, f)
 		p := f.Tag.(*wire.Path)
-		batch[n] = wire.RxFrame{Head: f.Data, Tail: f.Parts, Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: tclass(f), HopLimit: p.HopLimit,
+		batch[n] = wire.RxFrame{Head: f.Data, Tail: tail(f), Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: tclass(f), HopLimit: p.HopLimit,
 			FlowLabel: p.FlowLabel, SrcMAC: nicMAC(f.Src)}
 	}
 	return n, nil
+}
+
+// tail returns the payload of a frame.
+func tail(f *network.Frame) [][]byte {
+	if f.More[0] == nil {
+		return nil
+	}
+	return f.More[:]
 }
 
 // tclass returns the traffic class of a frame with its mark.

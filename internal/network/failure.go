@@ -29,6 +29,7 @@ type FailureStats struct {
 // A failure is a Failure and what it has done.
 type failure struct {
 	Failure
+	number int32 // from 1
 	active bool
 	stats  FailureStats
 }
@@ -44,7 +45,7 @@ type failure struct {
 func (n *Network) Fail(f Failure) {
 	i := int32(events * (len(n.ports) + len(n.failures)))
 	n.events.Grow(events)
-	n.failures = append(n.failures, &failure{Failure: f})
+	n.failures = append(n.failures, &failure{Failure: f, number: int32(len(n.failures)) + 1})
 	if n.chance == nil {
 		n.chance = rand.New(rand.NewPCG(n.seed, 2))
 	}
@@ -98,7 +99,7 @@ func (n *Network) mend(f *failure) {
 		for _, p := range n.ends(f.Link) {
 			p.downBy = nil
 			if p.sending != nil { // its beginning did not get through
-				p.sending.lostTo = f
+				p.sending.lostTo = f.number
 			}
 		}
 		n.reroute(f)
@@ -115,10 +116,10 @@ func (n *Network) mend(f *failure) {
 func (n *Network) cut(p *Port, f *failure) {
 	p.downBy = f
 	if p.sending != nil {
-		p.sending.lostTo = f
+		p.sending.lostTo = f.number
 	}
 	for q := p.flight.first; q != nil; q = q.next {
-		q.lostTo = f
+		q.lostTo = f.number
 	}
 	for p.control.first != nil {
 		n.Release(p.control.pop())
@@ -134,8 +135,8 @@ func (n *Network) cut(p *Port, f *failure) {
 // loser returns the failure to which a frame is lost that p has sent, nil if it is not lost.
 func (n *Network) loser(p *Port, f *Frame) *failure {
 	switch {
-	case f.lostTo != nil:
-		return f.lostTo
+	case f.lostTo != 0:
+		return n.failures[f.lostTo-1]
 	case p.downBy != nil:
 		return p.downBy
 	case p.lossBy != nil && !f.Pause && n.chance.Float64() < p.lossBy.Probability:

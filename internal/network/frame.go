@@ -1,28 +1,29 @@
 package network
 
-// A Frame is a frame in the network. The network uses the first fields, and keeps the storage of
-// Data and Parts when the Frame is used again.
+// A Frame is a frame in the network. What the network uses of it fits in a cache line, and the
+// whole in two. The storage of Data is kept when the Frame is used again.
 type Frame struct {
+	next    *Frame
+	arrived *Port // at the switch that holds it; nil at a NIC
+	arrives int64 // at the other end of the cable
+
 	Size     int    // bytes, from the destination MAC address to the FCS
-	Src, Dst int    // numbers of NICs
+	Dst, Src int    // numbers of NICs
+	Hash     uint32 // of the flow: frames of equal hashes take the same path
+	lostTo   int32  // number of the failure
 	Priority uint8  // 0 to 7
 	ECT      bool   // ECN-capable
 	CE       bool   // marked: congestion experienced
-	Hash     uint32 // of the flow: frames of equal hashes take the same path
-
-	Data  []byte   // of the user
-	Parts [][]byte // of the user
-	Tag   any      // of the user
 
 	// Pause says that this is a pause frame of PFC, which concerns Priority and has no Src and Dst.
 	// XOff is false if the priority may be sent again.
 	Pause, XOff bool
 
-	next     *Frame
-	arrived  *Port // at the switch that holds it; nil at a NIC
-	headroom bool  // it occupies headroom, and not the shared buffer
-	arrives  int64 // at the other end of the cable
-	lostTo   *failure
+	headroom bool // it occupies headroom, and not the shared buffer
+
+	Data []byte    // of the user
+	More [1][]byte // of the user
+	Tag  any       // of the user
 }
 
 // Sizes of Ethernet in bytes.
@@ -62,13 +63,12 @@ func (n *Network) Frame() *Frame {
 		return new(Frame)
 	}
 	n.free = f.next
-	*f = Frame{Data: f.Data[:0], Parts: f.Parts[:0]}
+	*f = Frame{Data: f.Data[:0]}
 	return f
 }
 
 // Release makes a frame available to Frame.
 func (n *Network) Release(f *Frame) {
-	f.Tag = nil
-	clear(f.Parts)
+	f.More[0], f.Tag = nil, nil
 	f.next, n.free = n.free, f
 }

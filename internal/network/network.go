@@ -16,6 +16,7 @@ type Network struct {
 	failures []*failure
 	nodes    []*node
 	nics     []*node
+	exits    []exit // by NIC
 	ports    []*Port
 
 	now     int64
@@ -24,6 +25,12 @@ type Network struct {
 	readies []int
 	hops    uint64
 	resetAt int64
+}
+
+// An exit is how frames reach a NIC.
+type exit struct {
+	at   int32 // index of the switch
+	port *Port // of the switch
 }
 
 // A node is a switch or a NIC.
@@ -70,6 +77,10 @@ func New(t *Topology, seed uint64) (*Network, error) {
 	}
 	n.events = eventqueue.New(events * len(n.ports))
 	n.findRoutes()
+	for _, k := range n.nics {
+		to := k.ports[0].peer
+		n.exits = append(n.exits, exit{int32(to.node.index), to})
+	}
 	for _, s := range n.nodes {
 		s.intact = s.next
 		for _, to := range n.nodes {

@@ -3,6 +3,7 @@ package network
 import (
 	"slices"
 	"testing"
+	"unsafe"
 )
 
 // star returns a topology of one switch and NICs at 10 Gb/s and 1 µs.
@@ -387,6 +388,13 @@ func TestSameSeedSameMarks(t *testing.T) {
 	}
 	if slices.Equal(run(1), run(2)) {
 		t.Error("two seeds mark the same frames")
+	}
+}
+
+// The network looks at the first 64 bytes of a frame, and there are many frames.
+func TestFrameFitsInCacheLines(t *testing.T) {
+	if size, used := unsafe.Sizeof(Frame{}), unsafe.Offsetof(Frame{}.Data); size != 128 || used != 64 {
+		t.Errorf("%d bytes, of which the network uses %d", size, used)
 	}
 }
 

@@ -142,7 +142,7 @@ func (n *Network) transmit(p *Port) {
 func (n *Network) sentFrame(p *Port) {
 	f := p.sending
 	p.sending = nil
-	if p.downBy == nil && f.lostTo == nil {
+	if p.downBy == nil && f.lostTo == 0 {
 		n.countSent(p, f)
 	}
 	if f.arrived != nil {
@@ -191,8 +191,8 @@ func (n *Network) deliver(p *Port) {
 	if next := p.flight.first; next != nil {
 		n.schedule(next.arrives, p, arrived)
 	}
-	if f.lostTo != nil {
-		n.lose(p, f, f.lostTo)
+	if f.lostTo != 0 {
+		n.lose(p, f, n.failures[f.lostTo-1])
 		return
 	}
 	at := p.peer

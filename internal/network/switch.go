@@ -41,7 +41,7 @@ func (n *Network) admit(in *Port, f *Frame) {
 	c, s := &n.topology.Switch, in.node
 	out := n.route(s, f)
 	if out == nil {
-		n.loseTo(f, s.cutBy[n.nics[f.Dst].ports[0].peer.node.index])
+		n.loseTo(f, s.cutBy[n.exits[f.Dst].at])
 		return
 	}
 	q, g := &out.queues[f.Priority], &in.ingress[f.Priority]
@@ -129,11 +129,11 @@ func (n *Network) sendPause(p *Port, priority uint8, xoff bool) {
 
 // route returns the port by which a frame leaves a switch, nil if failures have left no path.
 func (n *Network) route(s *node, f *Frame) *Port {
-	to := n.nics[f.Dst].ports[0].peer
-	if to.node == s {
-		return to
+	to := &n.exits[f.Dst]
+	if int(to.at) == s.index {
+		return to.port
 	}
-	return s.choose(s.next[to.node.index], f.Hash)
+	return s.choose(s.next[to.at], f.Hash)
 }
 
 // choose returns one of the ports for a flow, nil if there is none.
