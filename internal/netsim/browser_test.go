@@ -74,6 +74,9 @@ failures: [{kind: loss, link: n0, probability: 0.01, start: 2ms, end: 4ms}]`, Op
 		t.Fatal("no deadlock")
 	}
 	cut := run(t, "nic: {timeout: 8}\nstar: {nics: 3}", "traffic: [{pattern: permutation, size: 1MB}]\nfailures: [{kind: link_down, link: n1}]")
+	starved := run(t, "nic: {congestion: none}\nswitch: {weights: {0: 1, 1: 30}, pfc: {priorities: [0, 1], xoff: 40kB, xon: 20kB, headroom: 60kB}}\nstar: {nics: 4}", `
+time: 5ms
+traffic: [{pattern: flow, from: n0, to: n3}, {pattern: flow, from: n1, to: n3, priority: 1}, {pattern: flow, from: n2, to: n3, priority: 1}]`)
 	quiet := run(t, "star: {nics: 2}", "traffic: [{pattern: flow, from: n0, to: n1, size: 1kB}]")
 	for _, c := range []struct {
 		name           string
@@ -81,10 +84,11 @@ failures: [{kind: loss, link: n0, probability: 0.01, start: 2ms, end: 4ms}]`, Op
 		class, verdict string
 		painted, empty []string
 	}{
-		{"congested", congested, "partial", "of 64 flows got less than a tenth of the mean rate.", []string{"rates", "queues", "paused", "signals", "slowdown"}, nil},
+		{"congested", congested, "good", "of 64 flows ended, and ", []string{"rates", "queues", "paused", "signals", "slowdown"}, nil},
 		{"deadlock", deadlock, "bad", "s0:s1, s1:s2, s2:s3, s3:s4, s4:s0 wait for each other", []string{"rates", "queues", "paused"}, []string{"signals"}},
 		{"cut", cut, "bad", "2 of 3 flows failed.", []string{"rates", "queues", "signals", "slowdown"}, []string{"paused"}},
-		{"quiet", quiet, "good", "All 1 flows ended.", []string{"rates", "queues", "slowdown"}, []string{"paused", "signals"}},
+		{"starved", starved, "partial", "1 of 3 flows got less than a tenth of the mean rate.", []string{"rates", "queues", "paused"}, []string{"signals"}},
+		{"quiet", quiet, "good", "All flows ended.", []string{"rates", "queues", "slowdown"}, []string{"paused", "signals"}},
 	} {
 		title := c.name + "</h1><img src=http://192.0.2.9/x>.yaml"
 		open(t, b, c.r, title)

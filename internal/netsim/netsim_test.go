@@ -444,6 +444,7 @@ func TestInterruptEndsRun(t *testing.T) {
 func FuzzFiles(f *testing.F) {
 	f.Add("star: {nics: 2}", "traffic: [{pattern: permutation, size: 1kB}]", "start,from,to,size\n0s,n0,n1,1kB\n")
 	f.Add(ringTopology(), flowsAround(2), "")
+	f.Add("star: {nics: 2}", "failures:\n  - {kind: loss, link: n0, probability: 0.5, start: 1us, end: 2us}\n  - kind: ecn_off\n    switch: switch", "")
 	f.Fuzz(func(t *testing.T, topology, workload, flows string) {
 		dir := t.TempDir()
 		LoadTopology(write(t, dir, "t.yaml", topology))

@@ -38,6 +38,7 @@ const (
 	pageSeries = 100 // of a diagram: those with the highest values
 	pageRows   = 200 // of a table
 	sizeGroups = 20  // of the diagram of slowdowns
+	groupFlows = 50  // at least, of such a group: percentiles of fewer say little
 )
 
 // WriteHTML writes the result as a page in one file, which needs no network.
@@ -75,14 +76,14 @@ func (r *Result) verdict() verdict {
 		return verdict{"bad", "✗", fmt.Sprintf("PFC deadlock at %v: %s wait for each other, and their pauses do not end.", duration(r.Time), strings.Join(r.Deadlock.Cycle, ", "))}
 	case r.Failed > 0:
 		return verdict{"bad", "✗", fmt.Sprintf("%d of %d flows failed.", r.Failed, flows)}
-	case r.Starved > 0:
+	case r.Starved > 0 && r.Ended == 0: // short flows are slow without being starved
 		return verdict{"partial", "?", fmt.Sprintf("%d of %d flows got less than a tenth of the mean rate.", r.Starved, flows)}
 	case running > 0 && r.Ended > 0:
 		return verdict{"good", "✓", fmt.Sprintf("%d of %d flows ended, and %d went on until the end of the run.", r.Ended, flows, running)}
 	case running > 0:
-		return verdict{"good", "✓", fmt.Sprintf("All %d flows went on until the end of the run.", flows)}
+		return verdict{"good", "✓", "All flows went on until the end of the run."}
 	}
-	return verdict{"good", "✓", fmt.Sprintf("All %d flows ended.", flows)}
+	return verdict{"good", "✓", "All flows ended."}
 }
 
 // A fact is a row of the summary.
@@ -222,8 +223,11 @@ func groupBySize(flows []FlowResult) (groups []SizeClass) {
 		}
 	}
 	slices.SortStableFunc(ended, func(a, b *FlowResult) int { return cmp.Compare(a.Size, b.Size) })
-	for most := (len(ended) + sizeGroups - 1) / sizeGroups; len(ended) > 0; {
-		n := min(most, len(ended))
+	for least := max(groupFlows, (len(ended)+sizeGroups-1)/sizeGroups); len(ended) > 0; {
+		n := least
+		if len(ended) < 2*least {
+			n = len(ended)
+		}
 		for n < len(ended) && ended[n].Size == ended[n-1].Size {
 			n++
 		}

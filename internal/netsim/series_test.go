@@ -107,3 +107,33 @@ func TestSeriesAsCSV(t *testing.T) {
 		t.Errorf("%d columns", len(seen))
 	}
 }
+
+// Groups have at least 50 flows, if there are so many, and flows of one size are in one group.
+func TestGroupsBySize(t *testing.T) {
+	for _, c := range []struct {
+		flows  int
+		size   func(i int) int64
+		groups []int
+	}{
+		{0, nil, nil},
+		{10, func(i int) int64 { return int64(i) }, []int{10}},
+		{149, func(i int) int64 { return int64(i) }, []int{50, 99}},
+		{150, func(i int) int64 { return int64(i) }, []int{50, 50, 50}},
+		{200, func(i int) int64 { return int64(i / 120) }, []int{120, 80}},
+		{4000, func(i int) int64 { return int64(-i) }, slices.Repeat([]int{200}, 20)},
+	} {
+		var flows []FlowResult
+		for i := range c.flows {
+			flows = append(flows, FlowResult{Flow: Flow{Size: c.size(i)}, FCT: 1, Slowdown: float64(i)}, FlowResult{})
+		}
+		var got []int
+		for i, g := range groupBySize(flows) {
+			if got = append(got, g.Flows); i > 0 && g.Limit <= groupBySize(flows)[i-1].Limit {
+				t.Errorf("%d flows: group %d up to %d", c.flows, i, g.Limit)
+			}
+		}
+		if !slices.Equal(got, c.groups) {
+			t.Errorf("%d flows: groups of %v, want %v", c.flows, got, c.groups)
+		}
+	}
+}

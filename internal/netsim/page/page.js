@@ -108,10 +108,10 @@ function drawSlowdown() {
   const box = $("slowdown"), s = data.slowdown;
   if (!box || !s.sizes) return;
   const [x, y] = axes((u, splits) => splits.map(v => v == null ? "" : +v.toPrecision(3) + "×"), 84);
-  const around = (u, min, max) => [min / 1.5, max * 1.5];
+  const decades = (u, min, max) => [10 ** Math.floor(Math.log10(min)), 10 ** Math.ceil(Math.log10(max * 1.01))];
   plots.slowdown = new uPlot({
     width: widthOf(box), height: 260, axes: [{ ...x, values: (u, splits) => splits.map(v => v == null ? "" : octets(v)) }, y],
-    scales: { x: { time: false, distr: 3, range: around }, y: { distr: 3, range: (u, min, max) => [Math.min(1, min), max * 1.5] } },
+    scales: { x: { time: false, distr: 3, range: decades }, y: { distr: 3, range: (u, min, max) => [Math.min(1, min), max * 1.5] } },
     series: [{ label: "Size up to", value: (u, v) => v == null ? "–" : octets(v) },
       ...s.lines.map((l, i) => stroke(i, { label: l.name, points: { show: true, size: 6, fill: () => css("c" + i) }, value: (u, v) => v == null ? "–" : v.toFixed(2) + "×" }))],
   }, [s.sizes, ...s.lines.map(l => l.values)], box);
