@@ -18,8 +18,15 @@ import (
 // A gatedLink takes no frames while it is shut, and drops those that drop selects.
 type gatedLink struct {
 	wire.Link
-	shut bool
-	drop func(*wire.TxFrame) bool
+	shut   bool
+	drop   func(*wire.TxFrame) bool
+	unread bool // it does not read payload
+}
+
+func (l *gatedLink) Capabilities() wire.Capabilities {
+	c := l.Link.Capabilities()
+	c.PayloadUnread = l.unread
+	return c
 }
 
 func (l *gatedLink) Send(now int64, batch []wire.TxFrame) (int, error) {
@@ -109,6 +116,27 @@ func TestFramesDoNotReadReleasedMemory(t *testing.T) {
 				w.run(1e9)
 				wantNoSecret(t, arrived)
 			})
+		}
+	}
+}
+
+// What waits is not copied for a link that does not read it.
+func TestUnreadPayloadIsNotCopied(t *testing.T) {
+	for _, unread := range []bool{false, true} {
+		w := newTestFabric(t)
+		var g *gatedLink
+		da := w.nic(1, func(l wire.Link) wire.Link { g = &gatedLink{Link: l, unread: unread, shut: true}; return g })
+		a, b := w.client(da).qp(smallCaps), w.client(w.nic(2)).qp(smallCaps)
+		a.connect(1024, b)
+		b.connect(1024, a)
+		a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 64)})
+		w.steps(1)
+		var payload *byte
+		g.drop = func(f *wire.TxFrame) bool { payload = &f.Payload[0][0]; return true }
+		g.shut = false
+		w.steps(1)
+		if (payload == &a.mem[0]) != unread || payload == nil {
+			t.Errorf("unread %v: payload at %p, the memory of the program is at %p", unread, payload, &a.mem[0])
 		}
 	}
 }

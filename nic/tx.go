@@ -31,6 +31,8 @@ type txState struct {
 	// ICRC anyway: there it is about 1.4 times (BenchmarkWire), less than a step may vary.
 	copyCost int
 
+	unread bool // the link does not read payload
+
 	data      frameBatch
 	replies   frameBatch      // replies that overtake what waits in data
 	copies    []copiedPayload // parallel to data.frames
@@ -72,6 +74,7 @@ func (t *txState) init(d *Device) {
 	if c.MaxBatch > 0 {
 		n = min(n, c.MaxBatch)
 	}
+	t.unread = c.PayloadUnread
 	if t.copyCost = 2; c.ICRC {
 		t.copyCost = 1
 	}
@@ -87,8 +90,11 @@ type copiedPayload struct {
 	is  bool
 }
 
-// copyWaiting copies the payload of the waiting frames.
+// copyWaiting copies the payload of the waiting frames, if the link reads it.
 func (t *txState) copyWaiting() {
+	if t.unread {
+		return
+	}
 	for i := t.data.sent; i < t.data.filled; i++ {
 		f, k := &t.data.frames[i], &t.copies[i]
 		if k.is || len(f.Payload) == 0 {

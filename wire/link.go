@@ -55,6 +55,11 @@ type Capabilities struct {
 	// are never serialized.
 	ICRC bool
 
+	// PayloadUnread reports that the link does not read payload, as that of a simulation whose
+	// payload has no contents. A NIC then does not copy that of frames which wait for the link.
+	// Captures and fault rules at such a link may read what is not the payload any more.
+	PayloadUnread bool
+
 	MaxBatch int // the number of frames in one Send beyond which larger batches do not help
 
 	// SrcPort, if not 0, is the UDP source port of all frames that the link sends. It ignores

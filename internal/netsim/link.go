@@ -128,7 +128,9 @@ func (l *link) FD() int        { return -1 }
 func (l *link) OnReady(func()) {}
 
 // Capabilities implements wire.Link.
-func (l *link) Capabilities() wire.Capabilities { return wire.Capabilities{MTU: linkMTU, MaxBatch: 64} }
+func (l *link) Capabilities() wire.Capabilities {
+	return wire.Capabilities{MTU: linkMTU, MaxBatch: 64, PayloadUnread: true}
+}
 
 // Close implements wire.Link.
 func (l *link) Close() error {
