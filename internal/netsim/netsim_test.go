@@ -231,7 +231,8 @@ func TestRingWithoutCableHasNoDeadlock(t *testing.T) {
 func TestSameSeedSameResult(t *testing.T) {
 	text := func(seed uint64) string {
 		r, err := simulate(t, "switch: {"+ecn+", queue: 100kB}\nleaf_spine: {leaves: 2, spines: 2, nics: 4}",
-			"traffic: [{pattern: poisson, load: 0.5, count: 100, sizes: hadoop}, {pattern: incast, size: 1MB}]", Options{Seed: seed})
+			"traffic: [{pattern: poisson, load: 0.5, count: 100, sizes: hadoop}, {pattern: incast, size: 1MB}]\n"+
+				"failures: [{kind: loss, link: n0, probability: 0.01}, {kind: link_down, link: 'leaf0:spine0', start: 100us, end: 1ms}]", Options{Seed: seed})
 		if err != nil {
 			t.Fatal(err)
 		}
