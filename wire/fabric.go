@@ -15,7 +15,8 @@ const (
 	fabricQueue = 1024 // frames that a link queues
 )
 
-// A Fabric is a switch inside the process, between the FabricLinks of emulated NICs. A frame goes
+// A Fabric is a switch inside the process, between the FabricLinks of emulated NICs, or a network of
+// switches with queues and rates: see fabricNetwork. A frame goes
 // to the link that has its destination address in its VLAN, and is dropped if there is none. A
 // multicast frame goes to all links that joined the group and have an address in the VLAN.
 //
@@ -40,6 +41,8 @@ type Fabric struct {
 	ports []*FabricLink
 	table atomic.Pointer[fabricTable] // replaced, never modified
 	queue int
+
+	network *fabricNetwork // of switches; nil: there is none
 }
 
 // A fabricTable maps stations to links. The links of a group are in the order of their creation.
@@ -120,6 +123,10 @@ type FabricLink struct {
 	counters    LinkCounters
 	onReady     atomic.Pointer[func()]
 	closed      bool
+
+	// On a fabric with a network: the number of the NIC, and whether frames wait for Receive.
+	nic     int
+	arrived atomic.Bool
 }
 
 // A route caches the result of the last lookup.
@@ -263,7 +270,9 @@ func (p *FabricLink) sendTo(to *FabricLink, batch []TxFrame) int {
 			batch[i].Dropped = true
 		}
 		return len(batch)
-	case p.owner != nil && p.owner == to.owner:
+	case p.fabric.network != nil && p != to:
+		return p.fabric.network.send(p, to, batch)
+	case p == to || p.owner != nil && p.owner == to.owner:
 		return p.sendByReference(to, batch)
 	}
 	return p.sendCopies(to, batch)
@@ -329,6 +338,13 @@ func (p *FabricLink) Receive(now int64, batch []RxFrame) (int, error) {
 		return 0, ErrClosed
 	}
 	p.now = now
+	if n := p.fabric.network; n != nil {
+		p.ring.release()
+		k := p.ring.receive(batch)
+		k += n.receive(p, batch[k:])
+		p.counters.addRxBatch(batch[:k])
+		return k, nil
+	}
 	if p.ring.n == 0 && p.delivered == 0 && p.inbox.n.Load() == 0 {
 		return 0, nil
 	}
@@ -377,6 +393,9 @@ func (p *FabricLink) NextDeadline() int64 {
 	if p.ring.pending() > 0 || p.delivered < len(p.taken) || p.inbox.n.Load() > 0 {
 		return max(1, p.now)
 	}
+	if n := p.fabric.network; n != nil {
+		return n.deadline(p)
+	}
 	return 0
 }
 
@@ -398,6 +417,9 @@ func (p *FabricLink) Close() error {
 	}
 	p.closed = true
 	p.fabric.remove(p)
+	if n := p.fabric.network; n != nil {
+		n.unplug(p)
+	}
 	p.inbox.close()
 	p.ring = frameRing{}
 	return nil

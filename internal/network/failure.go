@@ -154,7 +154,7 @@ func (n *Network) lose(p *Port, f *Frame, to *failure) {
 func (n *Network) loseTo(f *Frame, to *failure) {
 	to.stats.Frames++
 	to.stats.Bytes += uint64(f.Size)
-	n.Release(f)
+	n.discard(f)
 }
 
 // reroute finds the paths between switches again when f has begun or ended.

@@ -67,6 +67,14 @@ func (n *Network) Frame() *Frame {
 	return f
 }
 
+// discard releases a frame that does not arrive.
+func (n *Network) discard(f *Frame) {
+	if n.onDrop != nil && !f.Pause {
+		n.onDrop(f)
+	}
+	n.Release(f)
+}
+
 // Release makes a frame available to Frame.
 func (n *Network) Release(f *Frame) {
 	f.More[0], f.Tag = nil, nil

@@ -25,6 +25,7 @@ type Network struct {
 	readies []int
 	hops    uint64
 	resetAt int64
+	onDrop  func(*Frame)
 }
 
 // An exit is how frames reach a NIC.
@@ -154,18 +155,25 @@ func (p *Port) Peer() *Port { return p.peer }
 // Tap calls f for each frame that a port has sent or received, pause frames included.
 func (p *Port) Tap(f func(now int64, sent bool, frame *Frame)) { p.tap = f }
 
+// OnDrop calls f for each frame that is dropped or lost, which f must not keep.
+func (n *Network) OnDrop(f func(*Frame)) { n.onDrop = f }
+
 // Hops returns how many frames have been sent, by all ports.
 func (n *Network) Hops() uint64 { return n.hops }
 
-// sendQueue is how many bytes the port of a NIC queues before it has no room.
-const sendQueue = 32 << 10
+// Queues of a NIC, in bytes.
+const (
+	sendQueue    = 32 << 10 // of what it sends, before it has no room, at least
+	receiveQueue = 16 << 20 // of what has arrived; more is dropped
+)
 
 // Room reports whether the port of a NIC has room for a frame of a priority. If it has none, the
 // NIC will be among Ready when it may have.
 func (n *Network) Room(nic int, priority uint8) bool {
 	p := n.nics[nic].ports[0]
-	p.refused = p.refused || p.queues[priority].bytes >= sendQueue
-	return p.queues[priority].bytes < sendQueue
+	room := p.queues[priority].bytes < max(sendQueue, int(n.topology.NICQueue*(p.Rate/8e6)/1000))
+	p.refused = p.refused || !room
+	return room
 }
 
 // Send takes a frame, for which there is Room, to the port of its source, at the time of the last
@@ -184,6 +192,9 @@ func (n *Network) Receive(nic int) *Frame {
 
 // Pending reports whether Receive has a frame.
 func (n *Network) Pending(nic int) bool { return n.nics[nic].received.first != nil }
+
+// Wake makes a NIC one of those of the next Ready.
+func (n *Network) Wake(nic int) { n.ready(n.nics[nic]) }
 
 func (n *Network) ready(k *node) {
 	if !k.isReady && k.nic >= 0 {
@@ -229,6 +240,9 @@ func (n *Network) Advance(until int64) {
 func (n *Network) schedule(at int64, p *Port, kind int32) {
 	n.events.Set(events*p.index+kind, at)
 }
+
+// Queue returns how many bytes the port queues.
+func (p *Port) Queue() int { return p.bytes }
 
 // Delay returns the delay of the port's cable in ns.
 func (p *Port) Delay() int64 { return p.delay }

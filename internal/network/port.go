@@ -52,7 +52,7 @@ type ingress struct {
 type PortStats struct {
 	Frames, Bytes  uint64  // sent, without pause frames
 	Marked         uint64  // frames with CE set here
-	Dropped        uint64  // frames for which there was no room in the queue of the port
+	Dropped        uint64  // frames for which there was no room in the queue of the port, or at the NIC
 	Lost           uint64  // frames that a failure of the cable lost
 	MaxQueue       int     // bytes
 	MeanQueue      float64 // bytes
@@ -203,6 +203,8 @@ func (n *Network) deliver(p *Port) {
 	case f.Pause:
 		n.pause(at, f)
 		n.Release(f)
+	case at.node.nic >= 0 && at.node.received.bytes > receiveQueue:
+		n.drop(at, f)
 	case at.node.nic >= 0:
 		at.node.received.push(f)
 		n.ready(at.node)

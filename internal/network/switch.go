@@ -69,9 +69,9 @@ func (n *Network) admit(in *Port, f *Frame) {
 	n.enqueue(out, f)
 }
 
-func (n *Network) drop(out *Port, f *Frame) {
-	out.stats.Dropped++
-	n.Release(f)
+func (n *Network) drop(at *Port, f *Frame) {
+	at.stats.Dropped++
+	n.discard(f)
 }
 
 // mark marks a frame that leaves a queue of a switch, in which the others are left.
