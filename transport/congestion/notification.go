@@ -22,13 +22,16 @@ func (n *NotificationPoint) Received(p *Params, marked bool, now int64) bool {
 
 // Sent handles a CNP that is given to the link.
 func (n *NotificationPoint) Sent(p *Params, now int64) {
-	n.pending = false
-	n.Left(p, now)
+	n.next, n.pending = now+microseconds(p.MinTimeBetweenCNPs), false
 }
 
-// Left says that the last CNP has left by now: the time until the next one begins.
+// Left says that the last CNP has left by now. If it may have been delayed by more than a fifth of
+// the time until the next one, that time begins now.
 func (n *NotificationPoint) Left(p *Params, now int64) {
-	n.next = now + microseconds(p.MinTimeBetweenCNPs)
+	interval := microseconds(p.MinTimeBetweenCNPs)
+	if next := now + interval; next-n.next > interval/5 {
+		n.next = next
+	}
 }
 
 func microseconds(n uint32) int64 { return int64(n) * 1000 }

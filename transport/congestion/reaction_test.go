@@ -309,8 +309,12 @@ func TestNotificationPoint(t *testing.T) {
 			n.Sent(&p, c.at)
 		}
 	}
-	n.Left(&p, 310*us) // the CNP of 300 us was delayed
-	if n.Received(&p, true, 355*us) || !n.Received(&p, false, 360*us) || !n.Received(&p, false, 361*us) {
+	n.Left(&p, 309*us) // the CNP of 300 us was hardly delayed
+	if !n.Received(&p, true, 350*us) {
+		t.Error("no CNP at the end of the interval")
+	}
+	n.Left(&p, 310*us+1) // it was
+	if n.Received(&p, true, 360*us) || !n.Received(&p, false, 360*us+1) || !n.Received(&p, false, 361*us) {
 		t.Error("not one CNP 50 us after the last one left, until it is sent")
 	}
 	p.Algorithm = None
