@@ -20,6 +20,7 @@ import (
 type daemonCmd struct {
 	Socket  string         `placeholder:"PATH" env:"SOFTROCE_SOCKET" complete:"<files>" help:"The socket to create (default: ${socket}, or this user's if it may not create that)."`
 	NIC     []string       `name:"nic" sep:"none" placeholder:"NAME=LINK" complete:"<nic=link>" help:"A NIC and its link: fabric[:ADDR,…], packet:IFACE, udp:IFACE, xdp:IFACE, auto:IFACE, or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS. A range in brackets stands for several NICs: r[0-3]=fabric:192.0.2.[1-4]. May be repeated. Default: softroce0 (192.0.2.1, 2001:db8::1) and softroce1 (192.0.2.2, 2001:db8::2) on a fabric."`
+	Fabric  string         `placeholder:"FILE" complete:"<files>" help:"Let the fabric be the network of switches of a topology file, as softroce sim has it. Without --nic, there is a NIC for each of the file."`
 	Metrics string         `placeholder:"ADDR" help:"Serve Prometheus metrics on HOST:PORT."`
 	Web     string         `placeholder:"ADDR" help:"Serve a page that shows the NICs, and the metrics, on HOST:PORT."`
 	Capture string         `placeholder:"FILE[,OPTION=VALUE…]" complete:"<files>" help:"Record packets to a pcapng file: all, or those that the options select, which are the flags of softroce capture, such as count=100."`
@@ -122,7 +123,7 @@ func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 	for _, f := range []struct {
 		flag string
 		to   *string
-	}{{d.Socket, &c.Socket}, {d.Metrics, &c.Metrics}, {d.Web, &c.Web}, {d.Capture, &c.Capture}, {d.Fault, &c.Fault}} {
+	}{{d.Fabric, &c.Fabric}, {d.Socket, &c.Socket}, {d.Metrics, &c.Metrics}, {d.Web, &c.Web}, {d.Capture, &c.Capture}, {d.Fault, &c.Fault}} {
 		if f.flag != "" {
 			*f.to = f.flag
 		}

@@ -5,11 +5,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"softroce/attach"
+	"softroce/internal/netsim"
+	"softroce/internal/network"
 	"softroce/internal/nicspec"
 	"softroce/wire/fault"
 )
@@ -17,7 +20,8 @@ import (
 // Config is the configuration of a daemon. The zero value of a field means its default, which Start
 // fills in.
 type Config struct {
-	NICs []nicspec.NIC // default: nicspec.Defaults
+	NICs   []nicspec.NIC // default: nicspec.Defaults, or one for each NIC of Fabric
+	Fabric string        // file of the topology of the fabric, as netsim.LoadTopology reads it; default: one switch without queues
 
 	Socket      string        // path of the socket for clients; default: that of control.SocketPath
 	SocketMode  os.FileMode   // permissions of the socket; default attach.DefaultMode
@@ -38,6 +42,8 @@ type Config struct {
 
 	Engines int           // threads that share the NICs; default 1
 	Spin    time.Duration // how long an idle engine spins before it sleeps; default: the engine's; negative: never
+
+	topology *network.Topology // of Fabric; nil: none
 }
 
 // MaxEngines bounds Engines: more threads than cores only compete for them.
@@ -49,6 +55,9 @@ const DefaultHTTPHost = "127.0.0.1"
 
 // Validate checks what can be checked without opening anything, and fills in the defaults.
 func (c *Config) Validate() error {
+	if err := c.loadFabric(); err != nil {
+		return err
+	}
 	if len(c.NICs) == 0 {
 		c.NICs = nicspec.Defaults()
 	}
@@ -86,6 +95,43 @@ func (c *Config) Validate() error {
 	}
 	c.Web, err = completeAddress("web", c.Web)
 	return err
+}
+
+// maxDefaultNICs is for how many NICs of a topology there are default addresses.
+const maxDefaultNICs = 254
+
+// loadFabric reads the topology of the fabric, and adds its NICs if none are configured.
+func (c *Config) loadFabric() error {
+	if c.Fabric == "" {
+		return nil
+	}
+	t, err := netsim.LoadTopology(c.Fabric)
+	if err != nil {
+		return err
+	}
+	c.topology = &t.Network
+	var names []string
+	for _, n := range t.Network.Nodes {
+		if !n.Switch {
+			names = append(names, n.Name)
+		}
+	}
+	switch {
+	case len(c.NICs) > 0 && !slices.ContainsFunc(c.NICs, func(n nicspec.NIC) bool { return n.Kind == nicspec.Fabric }):
+		return fmt.Errorf("%s: no NIC is on a fabric", c.Fabric)
+	case len(c.NICs) > 0:
+		return nil
+	case len(names) > maxDefaultNICs:
+		return fmt.Errorf("%s: %d NICs, and default addresses for %d: configure them as NAME=fabric:ADDR", c.Fabric, len(names), maxDefaultNICs)
+	}
+	for i, name := range names {
+		n, err := nicspec.Parse(fmt.Sprintf("%s=fabric:192.0.2.%d/24,2001:db8::%x/64", name, i+1, i+1))
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.Fabric, err)
+		}
+		c.NICs = append(c.NICs, n)
+	}
+	return nil
 }
 
 // checkAddresses rejects an address that two NICs on the fabric have: it would lead to one of them.

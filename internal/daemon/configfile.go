@@ -22,6 +22,7 @@ import (
 // keys are errors.
 type file struct {
 	NICs        []nicsValue  `yaml:"nics"`
+	Fabric      string       `yaml:"fabric"`
 	Socket      string       `yaml:"socket"`
 	SocketMode  modeValue    `yaml:"socket-mode"`
 	SocketGroup string       `yaml:"socket-group"`
@@ -59,7 +60,7 @@ func ReadConfig(path string) (Config, error) {
 		return Config{}, describe(name, err)
 	}
 	c := Config{
-		Socket: f.Socket, SocketMode: os.FileMode(f.SocketMode), SocketGroup: f.SocketGroup,
+		Fabric: f.Fabric, Socket: f.Socket, SocketMode: os.FileMode(f.SocketMode), SocketGroup: f.SocketGroup,
 		Metrics: f.Metrics, Web: f.Web, Capture: string(f.Capture), CaptureBlocking: f.Blocking, Fault: f.Fault, Engines: int(f.Engines), Spin: time.Duration(f.Spin),
 		Limits: attach.Limits{
 			Connections: int(f.Limits.Connections), PDs: int(f.Limits.PDs), CQs: int(f.Limits.CQs), QPs: int(f.Limits.QPs), MRs: int(f.Limits.MRs),

@@ -68,6 +68,16 @@ limits:
 	}
 }
 
+func TestConfigFileNamesTheFabric(t *testing.T) {
+	c, err := ReadConfig(writeConfig(t, "fabric: "+writeTopology(t, 2)))
+	if err == nil {
+		err = c.Validate()
+	}
+	if err != nil || len(c.NICs) != 2 || c.NICs[1].String() != "n1=fabric:192.0.2.2/24,2001:db8::2/64" {
+		t.Errorf("NICs %v, %v", c.NICs, err)
+	}
+}
+
 func TestEmptyConfigFileMeansDefaults(t *testing.T) {
 	c, err := ReadConfig(writeConfig(t, "# nothing\n"))
 	if err != nil {
@@ -91,7 +101,7 @@ func TestCaptureOfAConfigFileMayBeEmptyOrStandardOutput(t *testing.T) {
 
 func TestConfigErrorsNameFileAndLine(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"unknown key", "engines: 1\nsokket: /tmp/x\n", `softroce.yaml:2: key "sokket" is unknown; the keys are nics, socket,`},
+		{"unknown key", "engines: 1\nsokket: /tmp/x\n", `softroce.yaml:2: key "sokket" is unknown; the keys are nics, fabric, socket,`},
 		{"unknown limit", "limits:\n  qps: 1\n  queues: 2\n", `softroce.yaml:3: key "queues" is unknown`},
 		{"bad NIC", "nics:\n- a=fabric\n- b=cable:x\n", `softroce.yaml:3: NIC b: link "cable:x": unknown kind`},
 		{"bad duration", "spin: 20\n", `softroce.yaml:1: duration "20": want a number and a unit`},

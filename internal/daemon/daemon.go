@@ -92,7 +92,13 @@ func (d *Daemon) start() error {
 	}
 	clock := systemClock()
 	d.tap.clock = clock
-	d.build = builder{fabric: wire.NewFabric(), faults: faults, tap: &d.tap, log: d.log}
+	fabric := wire.NewFabric()
+	if d.config.topology != nil {
+		if fabric, err = wire.NewSwitchedFabric(d.config.topology); err != nil {
+			return fmt.Errorf("%s: %w", d.config.Fabric, err)
+		}
+	}
+	d.build = builder{fabric: fabric, faults: faults, tap: &d.tap, log: d.log}
 	for i := range min(d.config.Engines, len(d.config.NICs)) {
 		e, err := nic.NewEngine(nic.EngineConfig{Name: fmt.Sprint("engine", i), Spin: d.config.Spin, Clock: clock})
 		if err != nil {
@@ -110,7 +116,7 @@ func (d *Daemon) start() error {
 	}
 	d.server, err = attach.NewServer(attach.Config{
 		Engines: d.engines, Limits: d.config.Limits, Release: d.release, Faults: verbs, Capture: &d.tap, Log: d.log,
-		Render: func(s attach.Snapshot) any { return NewSnapshot(s, d.Engines()) }, UntilUnused: d.config.WhileUsed,
+		Render: func(s attach.Snapshot) any { return d.snapshot(s) }, UntilUnused: d.config.WhileUsed,
 	})
 	if err != nil {
 		return err
@@ -373,7 +379,15 @@ func (d *Daemon) Socket() string { return d.socket }
 func (d *Daemon) MetricsAddr() net.Addr { return d.metrics }
 
 // Snapshot returns the current state of the daemon.
-func (d *Daemon) Snapshot() Snapshot { return NewSnapshot(d.server.Snapshot(), d.Engines()) }
+func (d *Daemon) Snapshot() Snapshot { return d.snapshot(d.server.Snapshot()) }
+
+func (d *Daemon) snapshot(s attach.Snapshot) Snapshot {
+	out := NewSnapshot(s, d.Engines())
+	for _, p := range d.build.fabric.SwitchPorts(d.tap.clock()) {
+		out.Ports = append(out.Ports, newSwitchPort(p))
+	}
+	return out
+}
 
 // Devices implements metrics.Source.
 func (d *Daemon) Devices() []nic.Snapshot { return d.server.Snapshot().Devices }

@@ -195,6 +195,38 @@ func TestNICsOfDifferentEnginesReachEachOther(t *testing.T) {
 	}
 }
 
+// writeTopology writes a topology file of NICs n0, n1, … at one switch.
+func writeTopology(t *testing.T, nics int) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "star.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, "rate: 1G\nstar: {nics: %d}\n", nics), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestFabricOfSwitches(t *testing.T) {
+	for _, engines := range []int{1, 2} {
+		d := start(t, Config{Fabric: writeTopology(t, 3), Engines: engines})
+		a, b := newEndpoint(t, open(t, d, "n0")), newEndpoint(t, open(t, d, "n2"))
+		connect(t, a, b)
+		copy(a.mr.Bytes(), "through a switch")
+		write(t, a, b, 1<<16)
+		if got := string(b.mr.Bytes()[:16]); got != "through a switch" {
+			t.Errorf("got %q", got)
+		}
+		frames := map[string]uint64{}
+		for _, p := range d.Snapshot().Ports {
+			if frames[p.Name] = p.Frames; p.Rate != 1e9 {
+				t.Errorf("%s has %d b/s", p.Name, p.Rate)
+			}
+		}
+		if len(frames) != 6 || frames["n0"] < 16 || frames["switch:n2"] != frames["n0"] || frames["n2"] == 0 || frames["n1"] != 0 {
+			t.Errorf("%d engines: frames sent %v", engines, frames)
+		}
+	}
+}
+
 func TestCloseNotifiesClients(t *testing.T) {
 	d := start(t, Config{})
 	c := open(t, d, "")
@@ -235,6 +267,10 @@ func TestFailedStartReportsReasonAndCleansUp(t *testing.T) {
 		{"fault", Config{Fault: fault}, []string{fault, "2"}},
 		{"no fault", Config{Fault: "/nosuch/f"}, []string{"fault", "/nosuch/f"}},
 		{"group", Config{SocketGroup: "nosuchgroup"}, []string{"nosuchgroup"}},
+		{"no topology", Config{Fabric: "/nosuch/t.yaml"}, []string{"/nosuch/t.yaml"}},
+		{"too many NICs", Config{Fabric: writeTopology(t, 300)}, []string{"300 NICs", "NAME=fabric:ADDR"}},
+		{"not on a fabric", Config{Fabric: writeTopology(t, 3), NICs: []nicspec.NIC{{Name: "n0", Kind: nicspec.UDP, Interface: "lo"}}}, []string{"star.yaml", "no NIC is on a fabric"}},
+		{"not in the topology", Config{Fabric: writeTopology(t, 3), NICs: []nicspec.NIC{{Name: "n7", Kind: nicspec.Fabric}}}, []string{"NIC n7", "have: n0, n1, n2"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			conf := withSocket(t, c.c)

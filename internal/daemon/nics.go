@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"io"
@@ -29,6 +30,14 @@ func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
 	}
 	name := func() string { return string(n.Kind) }
 	link, iface, err := b.link(e, n, &name)
+	rate := n.Shape.Rate
+	if port, ok := link.(*wire.FabricLink); ok && err == nil {
+		var portRate int64
+		if portRate, err = port.Plug(n.Name); err != nil {
+			port.Close()
+		}
+		rate = cmp.Or(rate, portRate)
+	}
 	if err != nil {
 		return fmt.Errorf("NIC %s: %w", n.Name, err)
 	}
@@ -37,7 +46,7 @@ func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
 		link = wire.NewShapedLink(link, n.Shape)
 	}
 	d, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: limits, Identity: identity, PKeys: n.PKeys, GUID: n.GUID, LinkName: name, Log: b.log,
-		Congestion: n.Congestion, Rate: n.Shape.Rate})
+		Congestion: n.Congestion, Rate: rate})
 	if err != nil {
 		link.Close()
 		return fmt.Errorf("NIC %s: %w", n.Name, err)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"softroce/attach"
 	"softroce/cm"
@@ -82,6 +83,13 @@ var kinds = []Kind{
 		for _, u := range s.Users {
 			line(w, "uid", u.UID, "connections", u.Connections, "mappings", u.Mappings, "descriptors", u.Descriptors,
 				"memory", u.Memory, "populated", u.Populated, "waiting", u.Waiting)
+		}
+	}},
+	{"ports", "ports of the fabric's network of switches", func(s *daemon.Snapshot) any { return append([]daemon.SwitchPort{}, s.Ports...) }, func(s *daemon.Snapshot, w io.Writer, _ Options) {
+		for _, p := range s.Ports {
+			line(w, "switch-port", p.Name, "rate", fmt.Sprintf("%.4gGb/s", float64(p.Rate)/1e9), "frames", p.Frames, "bytes", p.Bytes,
+				"queue", p.Queue, "mean", int(p.MeanQueue), "max", p.MaxQueue, "marked", p.Marked, "dropped", p.Dropped,
+				"pauses-sent", p.PausesSent, "received", p.PausesReceived, "paused", time.Duration(p.Paused))
 		}
 	}},
 	objects("faults", "rules of the fault program, and how many packets they matched", func(d *daemon.Device) []nic.FaultInfo { return d.Faults }, func(f nic.FaultInfo) []any {
