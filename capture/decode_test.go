@@ -131,7 +131,7 @@ func TestDecodeReportsFramesWithoutPacket(t *testing.T) {
 		}
 	}
 	text, _ = decodeAll(t, DecodeOptions{All: true}, frames...)
-	if !strings.Contains(text, "\n3 0.000002000 other protocol: 60 bytes, offset 12: not a RoCEv2 packet\n") {
+	if !strings.Contains(text, "\n3 0.000002000 other protocol: 60 bytes, offset 12: not a RoCE packet\n") {
 		t.Error(text)
 	}
 	for i, line := range strings.Split(strings.TrimSpace(must(decodeAll(t, DecodeOptions{All: true, JSON: true}, frames...))), "\n") {

@@ -230,7 +230,7 @@ func TestDecodeShowsInfiniBandHeaders(t *testing.T) {
 		"2 0.000000001 fe80::2:c903:1:1 > fe80::2:c903:1:2 RC_SEND_ONLY ",
 		"(BAD) lid=5>20 vl=3 sl=2 lver=0 lnh=2", "(BAD) vcrc=", "(ok) lid=5>20 vl=3 sl=2 lver=0 lnh=2",
 		"6 0.000000005 malformed: 26 bytes, offset 26: frame is shorter than its headers announce",
-		"7 0.000000006 other protocol: 26 bytes, offset 1: not a RoCEv2 packet: raw packet, LNH 0",
+		"7 0.000000006 other protocol: 26 bytes, offset 1: not a RoCE packet: raw packet, LNH 0",
 	} {
 		if !strings.Contains(lines[i], want) {
 			t.Errorf("no %q in %s", want, lines[i])

@@ -19,6 +19,10 @@ const (
 	// UDPPort is the UDP destination port of RoCEv2.
 	UDPPort = 4791
 
+	// EtherTypeRoCEv1 is the EtherType of RoCE v1, whose GRH follows the Ethernet header (annex
+	// A16).
+	EtherTypeRoCEv1 = 0x8915
+
 	etherTypeIPv4 = 0x0800
 	etherTypeIPv6 = 0x86dd
 	etherTypeVLAN = 0x8100
@@ -35,7 +39,18 @@ type Network uint8
 const (
 	RoCEv2     Network = iota // Ethernet, IP and UDP (annex A17)
 	InfiniBand                // LRH, and GRH if the LRH says so
+	RoCEv1                    // Ethernet and GRH (annex A16)
 )
+
+func (n Network) String() string {
+	switch n {
+	case InfiniBand:
+		return "InfiniBand"
+	case RoCEv1:
+		return "RoCE v1"
+	}
+	return "RoCE v2"
+}
 
 // Addressing holds every field of the headers before the BTH, except the lengths and what follows
 // from them: those of RoCEv2, unless Network names another. Together with the payload length it
@@ -87,7 +102,9 @@ func (a *Addressing) IsIPv4() bool { return a.Network == RoCEv2 && a.Src.Is4() }
 func (a *Addressing) IsCE() bool { return a.Network == RoCEv2 && a.TClass&3 == 3 }
 
 // HasGRH reports whether the packet has a GRH.
-func (a *Addressing) HasGRH() bool { return a.Network == InfiniBand && a.LRH.LNH == LNHGlobal }
+func (a *Addressing) HasGRH() bool {
+	return a.Network == RoCEv1 || a.Network == InfiniBand && a.LRH.LNH == LNHGlobal
+}
 
 func (a *Addressing) linkLen() int {
 	switch {
@@ -123,8 +140,11 @@ func (a *Addressing) putEthernet(b []byte) int {
 		n = 16
 	}
 	kind := uint16(etherTypeIPv6)
-	if a.IsIPv4() {
+	switch {
+	case a.IsIPv4():
 		kind = etherTypeIPv4
+	case a.Network == RoCEv1:
+		kind = EtherTypeRoCEv1
 	}
 	be.PutUint16(b[n:], kind)
 	return n + 2

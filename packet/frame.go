@@ -10,7 +10,7 @@ import (
 // Reasons for which a frame is rejected; match with errors.Is. ParseFrame, ParseIP and
 // ParseInfiniBand return a *ParseError, which adds the offset.
 var (
-	ErrNotRoCE   = errors.New("not a RoCEv2 packet")
+	ErrNotRoCE   = errors.New("not a RoCE packet")
 	ErrTruncated = errors.New("frame is shorter than its headers announce")
 	ErrIPHeader  = errors.New("invalid IP version or header length")
 	ErrIPOptions = errors.New("IPv4 options in a RoCEv2 packet")
@@ -41,10 +41,10 @@ type Frame struct {
 	Trailer   []byte // after the ICRC: Ethernet padding, or the VCRC
 }
 
-// ParseFrame parses the Ethernet frame b into f. The slices of f refer to b. It allocates only to
-// report an error. A frame of another protocol, and a fragment other than the first, gives
-// ErrNotRoCE. ParseFrame does not check the transport headers, the ICRC or the IP checksum: see
-// Header.Parse, ICRCOK and IPChecksumOK.
+// ParseFrame parses the Ethernet frame b, of RoCE v2 or v1, into f. The slices of f refer to b. It
+// allocates only to report an error. A frame of another protocol, and a fragment other than the
+// first, gives ErrNotRoCE. ParseFrame does not check the transport headers, the ICRC or the IP
+// checksum: see Header.Parse, ICRCOK and IPChecksumOK.
 func ParseFrame(b []byte, f *Frame) error {
 	n, kind, err := f.parseEthernet(b)
 	if err != nil {
@@ -94,6 +94,8 @@ func (f *Frame) parseNetwork(b []byte, at int, kind uint16) error {
 	var total, header int
 	var err error
 	switch kind {
+	case EtherTypeRoCEv1:
+		return f.parseGlobal(b, at)
 	case etherTypeIPv4:
 		header = IPv4Len
 		total, err = f.parseIPv4(b, at)
@@ -134,6 +136,34 @@ func (f *Frame) parseNetwork(b []byte, at int, kind uint16) error {
 	f.Transport = f.IP[header+UDPLen:]
 	f.Trailer = b[at+total:]
 	return nil
+}
+
+// parseGlobal parses the packet of RoCE v1 whose GRH is at b[at:].
+func (f *Frame) parseGlobal(b []byte, at int) error {
+	f.Network, f.SrcPort, f.DstPort, f.UDPChecksum = RoCEv1, 0, 0, 0
+	total, err := f.parseGRH(b, at)
+	switch {
+	case err != nil:
+		return err
+	case len(b) < at+total:
+		return parseError(ErrTruncated, len(b))
+	case total < GRHLen+BTHLen+ICRCLen:
+		return parseError(ErrShort, at+total)
+	}
+	f.IP = b[at : at+total]
+	f.Transport = f.IP[GRHLen:]
+	f.Trailer = b[at+total:]
+	return nil
+}
+
+// parseGRH parses a GRH that a BTH follows, and returns the length from GRH to ICRC.
+func (f *Frame) parseGRH(b []byte, at int) (total int, err error) {
+	total, err = f.parseIPv6(b, at, nextHeaderBTH)
+	if err != nil {
+		return 0, err
+	}
+	f.Src, f.Dst = f.Src.Unmap(), f.Dst.Unmap()
+	return total, nil
 }
 
 func (f *Frame) parseIPv4(b []byte, at int) (total int, err error) {
@@ -196,8 +226,8 @@ func (f *Frame) ICRCOK() bool {
 	return ICRCBytes(&f.Addressing, covered) == f.ICRC()
 }
 
-// IPChecksumOK reports whether the IPv4 header checksum is correct. It is true for IPv6, which has
-// none.
+// IPChecksumOK reports whether the IPv4 header checksum is correct. It is true for packets without
+// an IPv4 header.
 func (f *Frame) IPChecksumOK() bool {
 	return !f.IsIPv4() || ipv4Checksum(f.IP) == 0
 }

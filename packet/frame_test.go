@@ -25,12 +25,19 @@ func addressings() map[string]*Addressing {
 		"IPv4 without DF": address("192.0.2.1", "192.0.2.2"),
 		"IPv6":            address("2001:db8::1", "2001:db8::2"),
 		"IPv6 VLAN":       address("2001:db8::1", "2001:db8::2"),
+
+		"RoCE v1":                  address("fe80::1", "fe80::2"),
+		"RoCE v1 IPv4-mapped VLAN": address("192.0.2.1", "192.0.2.2"),
+		"RoCE v1 of both families": address("192.0.2.1", "ff0e::ffff:e000:1"),
 	}
 	for name, a := range m {
 		if strings.Contains(name, "VLAN") {
 			a.Tagged, a.TCI = true, 0x6123
 		}
-		if a.Src.Is4() {
+		if strings.Contains(name, "RoCE v1") {
+			a.Network, a.SrcPort = RoCEv1, 0
+		}
+		if a.IsIPv4() {
 			a.ID, a.MayFragment = 0xbeef, strings.Contains(name, "without DF")
 		} else {
 			a.FlowLabel = 0x6258a
@@ -55,12 +62,17 @@ func TestFrameRoundTripKeepsAddressing(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := *a
-			want.DstPort = UDPPort
+			if a.Network == RoCEv2 {
+				want.DstPort = UDPPort
+			}
 			if f.Addressing != want {
 				t.Errorf("%+v\nwant %+v", f.Addressing, want)
 			}
 			if !f.ICRCOK() || !f.IPChecksumOK() || string(f.Trailer) != "trailer" || len(f.Transport) != tx.Len+ICRCLen {
 				t.Errorf("ICRC %v, IP checksum %v, trailer %q, transport %d", f.ICRCOK(), f.IPChecksumOK(), f.Trailer, len(f.Transport))
+			}
+			if a.Network != RoCEv2 {
+				return
 			}
 			var fromIP Frame
 			if err := ParseIP(b[a.HeaderLen()-a.IPHeaderLen():], &fromIP); err != nil || !bytes.Equal(fromIP.Transport, f.Transport) {
@@ -76,13 +88,16 @@ func TestICRCCoversAllButMutableFields(t *testing.T) {
 		ip := a.HeaderLen() - a.IPHeaderLen()
 		free := map[int]byte{} // by offset from the IP header: bits that the ICRC does not cover
 		udp := IPv6Len
-		if a.Src.Is4() {
+		if a.IsIPv4() {
 			udp = IPv4Len
 			free[1], free[8], free[10], free[11] = 0xff, 0xff, 0xff, 0xff
 		} else {
 			free[0], free[1], free[2], free[3], free[7] = 0x0f, 0xff, 0xff, 0xff, 0xff
 		}
-		free[udp+6], free[udp+7], free[udp+UDPLen+4] = 0xff, 0xff, 0xff
+		if a.Network == RoCEv2 {
+			free[udp+6], free[udp+7] = 0xff, 0xff
+		}
+		free[a.IPHeaderLen()+4] = 0xff
 		for i := ip; i < len(frame); i++ {
 			for bit := range 8 {
 				frame[i] ^= 1 << bit
@@ -103,7 +118,7 @@ func TestICRCBaseServesPacketsOfOneSuperPacket(t *testing.T) {
 		for _, id := range []uint16{0, 1, 0xff, 0x100, 0x8000, 0xffff} {
 			segment := *a
 			segment.ID = id
-			if !a.Src.Is4() {
+			if !a.IsIPv4() {
 				segment.ID = 0
 			}
 			var f Frame
@@ -156,16 +171,19 @@ func TestICRCOfPacketThatEndsInsideItsBTH(t *testing.T) {
 			ip := a.HeaderLen() - a.IPHeaderLen()
 			udp := ip + IPv6Len
 			ones := []int{ip + 1, ip + 2, ip + 3, ip + 7}
-			if a.Src.Is4() {
+			if a.IsIPv4() {
 				udp = ip + IPv4Len
 				ones = []int{ip + 1, ip + 8, ip + 10, ip + 11}
 			}
 			covered := append(bytes.Repeat([]byte{0xff}, 8), frame[ip:len(frame)-ICRCLen]...)
-			if !a.Src.Is4() {
+			if !a.IsIPv4() {
 				covered[8] |= 0x0f
 			}
-			if ones = append(ones, udp+6, udp+7); n > 4 {
-				ones = append(ones, udp+UDPLen+4)
+			if a.Network == RoCEv2 {
+				ones = append(ones, udp+6, udp+7)
+			}
+			if n > 4 {
+				ones = append(ones, a.HeaderLen()+4)
 			}
 			for _, i := range ones {
 				covered[8+i-ip] = 0xff
@@ -181,6 +199,8 @@ func TestICRCOfPacketThatEndsInsideItsBTH(t *testing.T) {
 
 func TestParseErrorsHaveReasonAndOffset(t *testing.T) {
 	v4, v6 := address("192.0.2.1", "192.0.2.2"), address("2001:db8::1", "2001:db8::2")
+	v1 := *v4
+	v1.Network = RoCEv1
 	set16 := func(at int, v uint16) func([]byte) []byte {
 		return func(b []byte) []byte { binary.BigEndian.PutUint16(b[at:], v); return b }
 	}
@@ -215,6 +235,11 @@ func TestParseErrorsHaveReasonAndOffset(t *testing.T) {
 		{"IPv6 version", v6, set16(14, 0x4500), ErrIPHeader, 14},
 		{"IPv6 extension header", v6, set16(20, 0x0040), ErrNotRoCE, 20},
 		{"IPv6 length shorter than its UDP header", v6, set16(18, 7), ErrUDPLength, 54},
+		{"GRH cut", &v1, cut(53), ErrTruncated, 53},
+		{"GRH version", &v1, set16(14, 0x4500), ErrIPHeader, 14},
+		{"raw packet of RoCE v1", &v1, set16(20, 0x3b40), ErrNotRoCE, 20},
+		{"GRH longer than the frame", &v1, set16(18, 21), ErrTruncated, 74},
+		{"no room for BTH and ICRC behind the GRH", &v1, set16(18, 15), ErrShort, 69},
 	} {
 		b := c.change(AppendFrame(nil, c.a, sendOnly("data")))
 		var f Frame
@@ -251,13 +276,13 @@ func TestGRHHoldsTheIPHeader(t *testing.T) {
 		}
 		g.Put(&f.Addressing, len(f.Transport))
 		want := f.IP[:IPv6Len]
-		if a.Src.Is4() {
+		if a.IsIPv4() {
 			want = append(make([]byte, 20), f.IP[:IPv4Len]...)
 		}
 		if !bytes.Equal(g[:], want) {
 			t.Errorf("%s:\n%x, want\n%x", name, g, want)
 		}
-		if g.Is4() != a.Src.Is4() || g.Src() != a.Src || g.Dst() != a.Dst || g.TClass() != a.TClass || g.HopLimit() != a.HopLimit || g.FlowLabel() != a.FlowLabel {
+		if g.Is4() != a.IsIPv4() || g.IsIP() != (a.Network == RoCEv2) || g.Src() != a.Src || g.Dst() != a.Dst || g.TClass() != a.TClass || g.HopLimit() != a.HopLimit || g.FlowLabel() != a.FlowLabel {
 			t.Errorf("%s: GRH has IPv4 %v, source %v, destination %v, traffic class %#x, hop limit %d, flow label %#x", name, g.Is4(), g.Src(), g.Dst(), g.TClass(), g.HopLimit(), g.FlowLabel())
 		}
 	}
@@ -287,7 +312,7 @@ func FuzzParseFrame(f *testing.F) {
 		head := make([]byte, MaxFrameHeaderLen)
 		n := fr.PutHeaders(head, len(fr.Transport))
 		again := append(append(head[:n], fr.Transport...), fr.Trailer...)
-		if fr.Src.Is4() { // the only derived field
+		if fr.IsIPv4() { // the only derived field
 			copy(again[n-IPv4Len-UDPLen+10:][:2], fr.IP[10:12])
 		}
 		if !bytes.Equal(again, b) {

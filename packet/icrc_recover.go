@@ -16,14 +16,14 @@ const hiddenBits = 0x0040ffff
 // RecoverID checks the ICRC of a packet whose IPv4 Identification is unknown, and returns that
 // Identification. transport contains the bytes from BTH to ICRC; of a, it uses addresses and ports,
 // and the Identification as a guess, which makes no difference except that a right one is found
-// sooner. It returns false if no Identification yields the ICRC. For IPv6, which has no
-// Identification, the check is exact and the result 0.
+// sooner. It returns false if no Identification yields the ICRC. For other packets than those of
+// IPv4, which have no Identification, the check is exact and the result 0.
 func RecoverID(a *Addressing, transport []byte) (id uint16, ok bool) {
 	n := len(transport) - ICRCLen
 	if n < BTHLen {
 		return 0, false
 	}
-	known := Addressing{Src: a.Src, Dst: a.Dst, SrcPort: a.SrcPort, DstPort: a.DstPort}
+	known := Addressing{Network: a.Network, LRH: a.LRH, Src: a.Src, Dst: a.Dst, SrcPort: a.SrcPort, DstPort: a.DstPort}
 	return known.ICRCBase(n).RecoverID(a.ID, transport)
 }
 

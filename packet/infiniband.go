@@ -89,11 +89,10 @@ func ParseInfiniBand(b []byte, f *Frame) error {
 		f.Src, f.Dst, f.IP = LIDAddr(f.LRH.SLID), LIDAddr(f.LRH.DLID), nil
 	case LNHGlobal:
 		header += GRHLen
-		total, err := f.parseIPv6(b, LRHLen, nextHeaderBTH)
+		total, err := f.parseGRH(b, LRHLen)
 		if err != nil {
 			return err
 		}
-		f.Src, f.Dst = f.Src.Unmap(), f.Dst.Unmap()
 		if LRHLen+total != n {
 			return parseError(ErrGRHLength, LRHLen+4)
 		}
