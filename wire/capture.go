@@ -385,7 +385,7 @@ func (c *CaptureLink) buildTx(f *TxFrame) {
 // buildRx makes the current frame the bytes of f on the wire.
 func (c *CaptureLink) buildRx(f *RxFrame) {
 	a := packet.Addressing{
-		SrcMAC: f.SrcMAC, DstMAC: c.mac(), Tagged: f.Tagged, TCI: f.TCI, Src: f.Src, Dst: f.Dst, SrcPort: f.SrcPort,
+		Network: f.Network, SrcMAC: f.SrcMAC, DstMAC: c.mac(), Tagged: f.Tagged, TCI: f.TCI, Src: f.Src, Dst: f.Dst, SrcPort: f.SrcPort,
 		TClass: f.TClass, HopLimit: f.HopLimit, FlowLabel: f.FlowLabel, ID: f.ID, MayFragment: f.MayFragment,
 	}
 	if f.Dst.IsMulticast() {

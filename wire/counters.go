@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"net/netip"
 
 	"softroce/packet"
 )
@@ -10,7 +11,7 @@ import (
 // link's methods.
 type LinkCounters struct {
 	TxPackets, RxPackets uint64
-	TxBytes, RxBytes     uint64 // of IP packets, ICRC included
+	TxBytes, RxBytes     uint64 // of IP packets, ICRC included; RoCE v1: from the GRH on
 	Drops                [NumDrops]uint64
 }
 
@@ -90,7 +91,7 @@ func (d Drop) String() string {
 	return fmt.Sprintf("Drop(%d)", uint8(d))
 }
 
-// Lengths of the headers around a RoCEv2 packet.
+// Lengths of the headers around a packet.
 const (
 	udpLen  = 8
 	ipv4Len = 20
@@ -100,17 +101,27 @@ const (
 	vlanTagLen  = 4
 )
 
-// ipLen returns the length of an IP packet with n bytes from BTH to pad.
-func ipLen(n int, is4 bool) int {
-	if is4 {
+// ipLen returns the length of an IP packet to dst with n bytes from BTH to pad; of RoCE v1, the
+// length from GRH to ICRC.
+func ipLen(n int, network packet.Network, dst netip.Addr) int {
+	switch {
+	case network == packet.RoCEv1:
+		return n + packet.GRHLen + packet.ICRCLen
+	case dst.Is4():
 		return n + ipv4Len + udpLen + packet.ICRCLen
 	}
 	return n + ipv6Len + udpLen + packet.ICRCLen
 }
 
+// IPLen returns the length of the frame's IP packet; of RoCE v1, that from GRH to ICRC.
+func (f *TxFrame) IPLen() int { return ipLen(f.Len, f.Path.Network, f.Path.Dst) }
+
+// ipLen returns the length of the frame's IP packet.
+func (f *RxFrame) ipLen() int { return ipLen(rxLen(f), f.Network, f.Dst) }
+
 func (c *LinkCounters) addTx(f *TxFrame) {
 	c.TxPackets++
-	c.TxBytes += uint64(ipLen(f.Len, f.Path.Dst.Is4()))
+	c.TxBytes += uint64(f.IPLen())
 }
 
 func (c *LinkCounters) addTxBatch(batch []TxFrame) {
@@ -125,9 +136,9 @@ func (c *LinkCounters) dropTx(f *TxFrame, d Drop) {
 	f.Dropped = true
 }
 
-func (c *LinkCounters) addRx(n int, is4 bool) {
+func (c *LinkCounters) addRx(f *RxFrame) {
 	c.RxPackets++
-	c.RxBytes += uint64(ipLen(n, is4))
+	c.RxBytes += uint64(f.ipLen())
 }
 
 // setSum sets c to the sum of a and b.
@@ -145,11 +156,6 @@ func (c *LinkCounters) setSum(a, b *LinkCounters) {
 // addRxBatch counts the frames of a batch as received.
 func (c *LinkCounters) addRxBatch(batch []RxFrame) {
 	for i := range batch {
-		f := &batch[i]
-		n := len(f.Head)
-		for _, t := range f.Tail {
-			n += len(t)
-		}
-		c.addRx(n, f.Dst.Is4())
+		c.addRx(&batch[i])
 	}
 }

@@ -213,7 +213,7 @@ func (l *DgramLink) NextDeadline() int64 { return 0 }
 
 // Capabilities implements Link.
 func (l *DgramLink) Capabilities() Capabilities {
-	return Capabilities{MTU: l.c.MTU, ICRC: true, MaxBatch: txBatchSize}
+	return Capabilities{MTU: l.c.MTU, ICRC: true, MaxBatch: txBatchSize, RoCEv1: true}
 }
 
 // Counters implements Counted.

@@ -124,7 +124,7 @@ func (l *DgramLink) next(rx *RxFrame) bool {
 	f := &l.frame
 	n := len(f.Transport) - packet.ICRCLen
 	*rx = RxFrame{
-		Head: f.Transport[:n:n], Src: f.Src, Dst: f.Dst, SrcPort: f.SrcPort, TClass: f.TClass,
+		Head: f.Transport[:n:n], Network: f.Network, Src: f.Src, Dst: f.Dst, SrcPort: f.SrcPort, TClass: f.TClass,
 		HopLimit: f.HopLimit, FlowLabel: f.FlowLabel, ID: f.ID, SrcMAC: f.SrcMAC,
 		Tagged: l.tagged, TCI: l.tci, MayFragment: f.MayFragment, ICRC: f.ICRC(), BadICRC: !f.ICRCOK(),
 	}

@@ -38,7 +38,7 @@ func (l *DgramLink) input(b []byte, rx *RxFrame) bool {
 		return false
 	}
 	if ok = l.next(rx); ok {
-		l.counters.addRx(len(rx.Head), rx.Dst.Is4())
+		l.counters.addRx(rx)
 	}
 	return ok
 }

@@ -251,7 +251,7 @@ func (p *FabricLink) Send(now int64, batch []TxFrame) (int, error) {
 	return len(batch), nil
 }
 
-func tooLong(f *TxFrame, mtu int) bool { return ipLen(f.Len, f.Path.Dst.Is4()) > mtu }
+func tooLong(f *TxFrame, mtu int) bool { return f.IPLen() > mtu }
 
 func (p *FabricLink) lookup(path *Path) *FabricLink {
 	t := p.fabric.table.Load()
@@ -404,7 +404,7 @@ func (p *FabricLink) HoldsReferences() bool { return p.ring.pending() > 0 }
 
 // Capabilities implements Link.
 func (p *FabricLink) Capabilities() Capabilities {
-	return Capabilities{MTU: fabricMTU, MaxBatch: fabricBatch}
+	return Capabilities{MTU: fabricMTU, MaxBatch: fabricBatch, RoCEv1: true}
 }
 
 // Counters implements Counted.

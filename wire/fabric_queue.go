@@ -3,6 +3,8 @@ package wire
 import (
 	"sync"
 	"sync/atomic"
+
+	"softroce/packet"
 )
 
 // An rxCopy is a received frame that owns its bytes.
@@ -17,12 +19,12 @@ func (h *rxCopy) set(f *TxFrame, mac [6]byte) {
 	h.buf, bad = appendFrame(h.buf[:0], f)
 	p := f.Path
 	h.RxFrame = RxFrame{
-		Head: h.buf,
-		Src:  p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: p.TClass, HopLimit: p.HopLimit,
+		Head: h.buf, Network: p.Network,
+		Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: p.TClass, HopLimit: p.HopLimit,
 		FlowLabel: p.FlowLabel, ID: f.ID, SrcMAC: mac, BadICRC: bad, Mark: f.Mark,
 	}
 	h.tagAs(p)
-	if f.CE {
+	if f.CE && p.Network == packet.RoCEv2 {
 		h.TClass |= 3
 	}
 }

@@ -124,11 +124,11 @@ func (r *frameRing) receive(batch []RxFrame) int {
 		r.out++
 		p, b := s.path, &batch[i]
 		*b = RxFrame{
-			Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: p.TClass, HopLimit: p.HopLimit,
+			Network: p.Network, Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: p.TClass, HopLimit: p.HopLimit,
 			FlowLabel: p.FlowLabel, ID: s.id, SrcMAC: s.srcMAC, BadICRC: s.bad, Mark: s.mark,
 		}
 		b.tagAs(p)
-		if s.ce {
+		if s.ce && p.Network == packet.RoCEv2 {
 			b.TClass |= 3
 		}
 		if s.copied {

@@ -104,10 +104,10 @@ func (f *FaultLink) begin(now int64) error {
 }
 
 // evaluate sets the verdict on a packet of n bytes from BTH to pad.
-func (f *FaultLink) evaluate(now int64, d fault.Direction, qpn uint32, src, dst netip.Addr, head []byte, rest [][]byte, n, queued int) {
+func (f *FaultLink) evaluate(now int64, d fault.Direction, qpn uint32, network packet.Network, src, dst netip.Addr, head []byte, rest [][]byte, n, queued int) {
 	p := &f.info
-	p.Direction, p.Src, p.Dst = d, src, dst
-	p.Len, p.FrameLen = n, packet.EthernetLen+ipLen(n, dst.Is4())
+	p.Direction, p.Network, p.Src, p.Dst = d, network, src, dst
+	p.Len, p.FrameLen = n, packet.EthernetLen+ipLen(n, network, dst)
 	var payload []byte
 	if len(rest) > 0 {
 		payload = rest[0]

@@ -78,7 +78,7 @@ func (f *FaultLink) passesReceived(now int64, rx *RxFrame) bool {
 		n += len(t)
 	}
 	f.rxSeq++
-	f.evaluate(now, fault.Received, 0, rx.Src, rx.Dst, rx.Head, rx.Tail, n, f.rx.len())
+	f.evaluate(now, fault.Received, 0, rx.Network, rx.Src, rx.Dst, rx.Head, rx.Tail, n, f.rx.len())
 	if len(f.verdict.Rules) > 0 && f.noter.Noting() {
 		f.note(rx.Mark, f.notes(0))
 	}
@@ -102,7 +102,7 @@ func (f *FaultLink) queueRx(now int64, rx *RxFrame) {
 		if v.FlipBit != 0 {
 			c.flip(int(v.FlipBit - 1))
 		}
-		if v.Mark {
+		if v.Mark && c.Network == packet.RoCEv2 {
 			c.TClass |= 3
 		}
 		v.SetFields(c.Head)

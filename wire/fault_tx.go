@@ -37,7 +37,7 @@ func (f *FaultLink) Send(now int64, batch []TxFrame) (int, error) {
 		}
 		tx := &batch[i]
 		f.txSeq++
-		f.evaluate(now, fault.Sent, tx.QPN, tx.Path.Src, tx.Path.Dst, tx.Head[:tx.HeadLen], tx.Payload, tx.Len, f.tx.len())
+		f.evaluate(now, fault.Sent, tx.QPN, tx.Path.Network, tx.Path.Src, tx.Path.Dst, tx.Head[:tx.HeadLen], tx.Payload, tx.Len, f.tx.len())
 		noting := len(f.verdict.Rules) > 0 && f.noter.Noting()
 		if !noting && f.verdict.Passes(now) && len(f.tx.reordered) == 0 {
 			continue

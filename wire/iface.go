@@ -59,7 +59,7 @@ func checkPath(name string, p *Path) error {
 	switch {
 	case !p.Dst.IsValid() || p.Dst.IsUnspecified() || p.Dst.Is4In6():
 		return fmt.Errorf("%v through %s: %w", p.Dst, name, ErrNoRoute)
-	case p.Src.Is4() != p.Dst.Is4():
+	case !p.FamiliesMatch():
 		return fmt.Errorf("%v from %v through %s: %w between address families", p.Dst, p.Src, name, ErrNoRoute)
 	}
 	return nil

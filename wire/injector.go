@@ -82,7 +82,7 @@ func (l *InjectorLink) decode(f injectedFrame, rx *RxFrame) bool {
 		l.own.Drops[DropUDPLength] += d.runts()
 		return false
 	}
-	l.own.addRx(len(rx.Head), rx.Dst.Is4())
+	l.own.addRx(rx)
 	return true
 }
 

@@ -13,7 +13,7 @@ const Port = 4791
 // ErrClosed is returned by all methods of a closed link.
 var ErrClosed = errors.New("link is closed")
 
-// A Link sends and receives RoCEv2 packets in batches. One goroutine calls its methods, that of its
+// A Link sends and receives RoCE packets in batches. One goroutine calls its methods, that of its
 // NIC's engine. No method blocks. Times are in nanoseconds of one monotonic (or simulated) clock.
 type Link interface {
 	// Send sends frames in order and returns how many it took: fewer than all if the medium is
@@ -65,6 +65,9 @@ type Capabilities struct {
 	// SrcPort, if not 0, is the UDP source port of all frames that the link sends. It ignores
 	// Path.SrcPort.
 	SrcPort uint16
+
+	// RoCEv1 reports whether the link carries packets of RoCE v1.
+	RoCEv1 bool
 }
 
 // A Referrer is a link that may pass payload by reference.
@@ -86,8 +89,9 @@ func HoldsReferences(l Link) bool {
 // A Path is the addressing of a frame. It is immutable once a frame refers to it: a new address
 // vector or a new neighbor needs a new Path.
 type Path struct {
-	Src, Dst  netip.Addr // both IPv4 or both IPv6 (never IPv4-mapped)
-	DstMAC    [6]byte    // MAC of the next hop, set by Interface.Resolve; not used by FabricLink and UDPLink
+	Network   packet.Network // RoCEv2 or RoCEv1
+	Src, Dst  netip.Addr     // both IPv4 or both IPv6 (never IPv4-mapped); of RoCE v1: see packet.Addressing
+	DstMAC    [6]byte        // MAC of the next hop, set by Interface.Resolve; not used by FabricLink and UDPLink
 	SrcPort   uint16
 	TClass    uint8 // traffic class or TOS, with the ECN bits
 	HopLimit  uint8
@@ -111,7 +115,7 @@ type TxFrame struct {
 	// passing it by reference.
 	Volatile bool
 
-	// CE sets the ECN bits to "congestion experienced" (11), whatever Path has.
+	// CE sets the ECN bits to "congestion experienced" (11), whatever Path has. RoCE v1 has none.
 	CE bool
 
 	// More, in the last frame of a batch, tells the link that the sender has more to send: the next
@@ -136,6 +140,7 @@ type RxFrame struct {
 	Head []byte
 	Tail [][]byte // the rest of payload and pad; only on a fabric
 
+	Network   packet.Network // RoCEv2 or RoCEv1
 	Src, Dst  netip.Addr
 	SrcPort   uint16
 	TClass    uint8
@@ -155,5 +160,5 @@ type RxFrame struct {
 	Mark    uint64 // that of the TxFrame on a fabric; otherwise a CaptureLink sets it
 }
 
-// CE reports whether the ECN bits say "congestion experienced".
-func (f *RxFrame) CE() bool { return f.TClass&3 == 3 }
+// CE reports whether the ECN bits say "congestion experienced". A GRH has none.
+func (f *RxFrame) CE() bool { return f.Network == packet.RoCEv2 && f.TClass&3 == 3 }

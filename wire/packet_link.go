@@ -134,7 +134,7 @@ func (l *PacketLink) NextDeadline() int64 { return 0 }
 
 // Capabilities implements Link. The MTU is the interface's current one.
 func (l *PacketLink) Capabilities() Capabilities {
-	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: txBatchSize}
+	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: txBatchSize, RoCEv1: true}
 }
 
 // Counters implements Counted. It includes the packets that the kernel dropped.

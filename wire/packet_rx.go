@@ -128,6 +128,7 @@ func (d *packetDecoder) load(m rxMessage) (Drop, bool) {
 	f := &d.frame
 	d.size = len(f.Transport)
 	switch {
+	case f.Network == packet.RoCEv1:
 	case v.gsoType == virtioUDPSegments && v.gsoSize > 0:
 		d.size = int(v.gsoSize)
 	case v.gsoType == virtioFragments:
@@ -166,17 +167,17 @@ func (d *packetDecoder) next(f *RxFrame) bool {
 	icrc := binary.LittleEndian.Uint32(b[n:])
 	a := &d.frame.Addressing
 	base := d.icrcBase(a, n)
-	if a.Src.Is4() {
+	if a.IsIPv4() {
 		a.ID = d.firstID + uint16(i)
 	}
 	good := base.Bytes(a.ID, b[:n]) == icrc
-	if !good && i > 0 && a.Src.Is4() {
+	if !good && i > 0 && a.IsIPv4() {
 		// The kernel's receive offload may also join packets that have the same Identification.
 		a.ID = d.firstID
 		good = base.Bytes(a.ID, b[:n]) == icrc
 	}
 	*f = RxFrame{
-		Head: b[:n:n], Src: a.Src, Dst: a.Dst, SrcPort: a.SrcPort, TClass: a.TClass,
+		Head: b[:n:n], Network: a.Network, Src: a.Src, Dst: a.Dst, SrcPort: a.SrcPort, TClass: a.TClass,
 		HopLimit: a.HopLimit, FlowLabel: a.FlowLabel, ID: a.ID, SrcMAC: a.SrcMAC, Tagged: a.Tagged, TCI: a.TCI,
 		MayFragment: a.MayFragment, ICRC: icrc, BadICRC: !good,
 	}

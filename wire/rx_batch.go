@@ -70,7 +70,7 @@ func newRxBatch(controlLen int, named bool) *rxBatch {
 func (b *rxBatch) receive(fd int, d rxDecoder, frames []RxFrame, c *LinkCounters) (n int) {
 	for tries := 0; n < len(frames); {
 		if d.next(&frames[n]) {
-			c.addRx(len(frames[n].Head), frames[n].Dst.Is4())
+			c.addRx(&frames[n])
 			n++
 			continue
 		}

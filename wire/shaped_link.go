@@ -194,7 +194,7 @@ func (s *ShapedLink) Send(now int64, batch []TxFrame) (int, error) {
 }
 
 // frameLen returns the length of a frame with its Ethernet header.
-func frameLen(f *TxFrame) int { return packet.EthernetLen + ipLen(f.Len, f.Path.Dst.Is4()) }
+func frameLen(f *TxFrame) int { return packet.EthernetLen + f.IPLen() }
 
 // sendDue sends the packets whose delay is over.
 func (s *ShapedLink) sendDue(now int64) error {
@@ -249,11 +249,7 @@ func (s *ShapedLink) Receive(now int64, batch []RxFrame) (int, error) {
 func (s *ShapedLink) pass(now int64, batch []RxFrame) (n int, err error) {
 	for s.rxI < s.rxN && s.arriving.len() < maxShapeQueued && (s.delay > 0 || n < len(batch)) {
 		f := &s.rxFrames[s.rxI]
-		length := len(f.Head)
-		for _, t := range f.Tail {
-			length += len(t)
-		}
-		if !s.rx.take(now, packet.EthernetLen+ipLen(length, f.Dst.Is4())) {
+		if !s.rx.take(now, packet.EthernetLen+f.ipLen()) {
 			break
 		}
 		s.rxI++

@@ -222,7 +222,7 @@ func (b *txBatch) addCopy(f *TxFrame) { f.put(b.bytes(f.Len+packet.ICRCLen), &b.
 // setID sets ID to what the frame is sent with.
 func (f *TxFrame) setID(a *packet.Addressing) {
 	f.ID = a.ID
-	if !a.Src.Is4() {
+	if !a.IsIPv4() {
 		f.ID = 0
 	}
 }
@@ -267,6 +267,9 @@ func runLength(frames []TxFrame, limit int) int {
 	if f.Flip != 0 { // copied, for which there is room for one
 		return 1
 	}
+	if f.Path.Network == packet.RoCEv1 { // the kernel segments UDP only
+		return 1
+	}
 	for n := 1; n < len(frames) && n < maxSegments; n++ {
 		g := &frames[n]
 		size += g.Len + packet.ICRCLen
@@ -293,20 +296,27 @@ func runLimit(is4 bool) int {
 // addressing returns the header fields of a frame, except source MAC, ID and checksum.
 func (p *Path) addressing(ce bool) packet.Addressing {
 	a := packet.Addressing{
-		Src: p.Src, Dst: p.Dst, TClass: p.TClass, HopLimit: p.HopLimit, FlowLabel: p.FlowLabel,
+		Network: p.Network, Src: p.Src, Dst: p.Dst, TClass: p.TClass, HopLimit: p.HopLimit, FlowLabel: p.FlowLabel,
 		DstMAC: p.DstMAC, SrcPort: p.SrcPort,
 	}
 	if p.VLAN != 0 {
 		a.Tagged, a.TCI = true, p.tci()
 	}
-	if ce {
+	if ce && p.Network == packet.RoCEv2 {
 		a.TClass |= 3
 	}
 	return a
 }
 
-// sendable reports whether the addresses of a path are valid and of one family.
+// sendable reports whether the addresses of a path are valid, and those of IP packets of one
+// family.
 func (p *Path) sendable() bool {
-	return p != nil && p.Src.IsValid() && p.Dst.IsValid() && p.Src.Is4() == p.Dst.Is4() &&
+	return p != nil && p.Src.IsValid() && p.Dst.IsValid() && p.FamiliesMatch() &&
 		!p.Src.Is4In6() && !p.Dst.Is4In6()
+}
+
+// FamiliesMatch reports whether one packet can have both addresses. The GIDs of a GRH may be of
+// two families: that of an IPv4 multicast group is an IPv6 address.
+func (p *Path) FamiliesMatch() bool {
+	return p.Src.Is4() == p.Dst.Is4() || p.Network == packet.RoCEv1 && p.Dst.IsMulticast()
 }

@@ -28,6 +28,7 @@ import (
 //     packet.RecoverID finds the Identification while it checks the ICRC. A corrupt
 //     packet passes one time in 32768, and only if the UDP checksum matches too.
 //   - The kernel chooses the IPv6 flow label, which the ICRC does not cover.
+//   - RoCE v1, which has no UDP header, cannot be sent or received.
 //   - Packets are sent with UDP checksums, because the kernel segments no others.
 //
 // Send makes super-packets (UDP_SEGMENT) of runs of frames. The kernel gathers their parts from
@@ -275,7 +276,7 @@ func (l *UDPLink) Send(_ int64, batch []TxFrame) (taken int, err error) {
 // socket; nil and 1 if there is none for the first frame.
 func (l *UDPLink) sameSocket(batch []TxFrame) (s *udpSocket, n int) {
 	path := batch[0].Path
-	if path == nil {
+	if path == nil || path.Network == packet.RoCEv1 {
 		return nil, 1
 	}
 	is4 := path.Dst.Is4()
@@ -284,7 +285,7 @@ func (l *UDPLink) sameSocket(batch []TxFrame) (s *udpSocket, n int) {
 	}
 	for n = 1; n < len(batch); n++ {
 		p := batch[n].Path
-		if p != path && (p == nil || p.Dst.Is4() != is4) {
+		if p != path && (p == nil || p.Network != path.Network || p.Dst.Is4() != is4) {
 			break
 		}
 	}

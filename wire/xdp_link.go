@@ -217,7 +217,7 @@ func (l *XDPLink) NextDeadline() int64 {
 // Capabilities implements Link. The MTU is the interface's current one, or what the link has room
 // for.
 func (l *XDPLink) Capabilities() Capabilities {
-	return Capabilities{MTU: l.mtu(), ICRC: true, MaxBatch: txBatchSize}
+	return Capabilities{MTU: l.mtu(), ICRC: true, MaxBatch: txBatchSize, RoCEv1: true}
 }
 
 func (l *XDPLink) mtu() int { return min(l.iface.MTU(), int(l.maxMTU.Load())) }
@@ -358,7 +358,7 @@ func (l *XDPLink) receive(s *xdpSocket, frames []RxFrame) (n int) {
 	inChunk := false
 	for n < len(frames) {
 		if l.decoder.next(&frames[n]) {
-			l.counters.addRx(len(frames[n].Head), frames[n].Dst.Is4())
+			l.counters.addRx(&frames[n])
 			n++
 			continue
 		}

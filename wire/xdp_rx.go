@@ -48,6 +48,9 @@ func (d *xdpDecoder) next(f *RxFrame) bool {
 	}
 	d.fresh = false
 	whole := d.size
+	if d.frame.Network == packet.RoCEv1 {
+		return d.packetDecoder.next(f)
+	}
 	if whole <= longestPacket && d.packetDecoder.next(f) && !f.BadICRC {
 		return true
 	}

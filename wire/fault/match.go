@@ -13,6 +13,7 @@ import (
 // PacketInfo is what rules know of a packet.
 type PacketInfo struct {
 	Direction Direction
+	Network   packet.Network
 	Src, Dst  netip.Addr
 	Len       int           // bytes from BTH to pad
 	FrameLen  int           // bytes of the Ethernet frame, without FCS
