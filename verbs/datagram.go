@@ -10,7 +10,8 @@ import (
 	"softroce/packet"
 )
 
-// GRH is the first 40 bytes of a UD receive: an IPv6 header, or 20 zero bytes and an IPv4 header.
+// GRH is the first 40 bytes of a UD receive: an IPv6 header, or 20 zero bytes and an IPv4 header;
+// of RoCE v1 the GRH of the packet.
 type GRH = packet.GRH
 
 // GRHLen is the length of a GRH in bytes. A UD receive needs room for it, and WC.ByteLen includes
@@ -19,7 +20,7 @@ const GRHLen = packet.GRHLen
 
 // AHAttrFromWC returns the address vector for a reply to a received datagram whose receive begins
 // with grh: ibv_init_ah_from_wc. The reply goes to WC.SrcQP, from the address that the datagram was
-// sent to.
+// sent to, with the same version of RoCE.
 func (c *Context) AHAttrFromWC(ctx context.Context, wc *WC, grh []byte) (AHAttr, error) {
 	if wc.WCFlags&WCWithGRH == 0 || len(grh) < GRHLen {
 		return AHAttr{}, &Error{Op: "address from completion", Errno: syscall.EINVAL, Text: "the receive has no GRH"}
@@ -33,7 +34,7 @@ func (c *Context) AHAttrFromWC(ctx context.Context, wc *WC, grh []byte) (AHAttr,
 		return AHAttr{}, err
 	}
 	for _, e := range gids {
-		if !e.RoCEv1 && e.GID.Addr() == g.Dst() && e.VLAN == int(wc.CVLAN&0xfff) {
+		if e.RoCEv1 != g.IsIP() && e.GID.Addr() == g.Dst() && e.VLAN == int(wc.CVLAN&0xfff) {
 			return AHAttr{SL: uint8(wc.CVLAN >> 13), GRH: GlobalRoute{
 				DGID: GIDFromAddr(g.Src()), SGIDIndex: uint8(e.Index), FlowLabel: g.FlowLabel(),
 				TrafficClass: g.TClass(), HopLimit: replyHopLimit,

@@ -282,6 +282,7 @@ SR_PUBLIC int ibv_destroy_ah(struct ibv_ah *ibv)
 #define IPV4_TOS	    1
 #define IPV4_SOURCE	    12
 #define IPV4_DESTINATION    16
+#define NEXT_HEADER_BTH	    0x1b
 #define REPLY_HOP_LIMIT	    0xff
 #define FLOW_LABEL_MASK	    0xfffff
 #define TRAFFIC_CLASS_SHIFT 20
@@ -294,10 +295,11 @@ static void set_ipv4_mapped(union ibv_gid *gid, const uint8_t *ipv4)
 }
 
 /*
- * Reads the source of a received datagram into ah and its destination into to. IPv4 if the first
- * 4 bits are not those of an IPv6 header.
+ * Reads the source of a received datagram into ah and its destination into to, and returns the type
+ * of both GIDs. IPv4 if the first 4 bits are not those of an IPv6 header; RoCE v1 if a BTH follows.
  */
-static void grh_addresses(const struct ibv_grh *grh, struct ibv_ah_attr *ah, union ibv_gid *to)
+static enum ibv_gid_type grh_addresses(const struct ibv_grh *grh, struct ibv_ah_attr *ah,
+				       union ibv_gid *to)
 {
 	const uint8_t *v4 = (const uint8_t *)grh + GRH_IPV4;
 	uint32_t head = ntohl(grh->version_tclass_flow);
@@ -306,11 +308,13 @@ static void grh_addresses(const struct ibv_grh *grh, struct ibv_ah_attr *ah, uni
 		*to = grh->dgid;
 		ah->grh.flow_label = head & FLOW_LABEL_MASK;
 		ah->grh.traffic_class = head >> TRAFFIC_CLASS_SHIFT & 0xff;
-		return;
+		return grh->next_hdr == NEXT_HEADER_BTH ? IBV_GID_TYPE_ROCE_V1
+							: IBV_GID_TYPE_ROCE_V2;
 	}
 	set_ipv4_mapped(&ah->grh.dgid, v4 + IPV4_SOURCE);
 	set_ipv4_mapped(to, v4 + IPV4_DESTINATION);
 	ah->grh.traffic_class = v4[IPV4_TOS];
+	return IBV_GID_TYPE_ROCE_V2;
 }
 
 SR_PUBLIC int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, struct ibv_wc *wc,
@@ -329,7 +333,7 @@ SR_PUBLIC int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, str
 	union ibv_gid to;
 	struct softroce_gid_entry *gids;
 	uint32_t n;
-	grh_addresses(grh, attr, &to);
+	enum ibv_gid_type type = grh_addresses(grh, attr, &to);
 	int error = port == 1 ? sr_query_gids(context, &gids, &n) : EINVAL;
 	if (error) {
 		errno = error;
@@ -337,8 +341,7 @@ SR_PUBLIC int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, str
 	}
 	bool found = false;
 	for (uint32_t i = 0; i < n && !found; i++) {
-		if (memcmp(gids[i].gid, to.raw, sizeof to.raw) ||
-		    gids[i].type != IBV_GID_TYPE_ROCE_V2)
+		if (memcmp(gids[i].gid, to.raw, sizeof to.raw) || gids[i].type != type)
 			continue;
 		attr->grh.sgid_index = gids[i].index;
 		found = true;
