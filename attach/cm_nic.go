@@ -29,6 +29,12 @@ func (n *cmNIC) refresh() {
 		bits[wire.Station{Addr: p.Addr().WithZone(""), VLAN: p.VLAN}] = p.Bits()
 		egress[p.VLAN] = p.Egress
 	}
+	roceV1 := map[wire.Station]int{}
+	for _, g := range gids {
+		if g.RoCEv1 {
+			roceV1[wire.Station{Addr: g.GID.Addr(), VLAN: uint16(g.VLAN)}] = g.Index
+		}
+	}
 	n.addrs = nil
 	for _, g := range gids {
 		if g.RoCEv1 {
@@ -39,7 +45,11 @@ func (n *cmNIC) refresh() {
 		if !ok {
 			b = 64
 		}
-		n.addrs = append(n.addrs, cm.Address{Prefix: netip.PrefixFrom(a, b), VLAN: vlan, Netdev: g.Netdev, GIDIndex: g.Index, Egress: egress[vlan]})
+		v1, ok := roceV1[wire.Station{Addr: a, VLAN: vlan}]
+		if !ok {
+			v1 = -1
+		}
+		n.addrs = append(n.addrs, cm.Address{Prefix: netip.PrefixFrom(a, b), VLAN: vlan, Netdev: g.Netdev, GIDIndex: g.Index, RoCEv1Index: v1, Egress: egress[vlan]})
 	}
 }
 

@@ -157,7 +157,7 @@ func (n *cmNIC) receive(m *nic.MAD) bool {
 	return s.post(func() {
 		n.mads.Add(-1)
 		p := &m.Path
-		s.manager.Receive(n, cm.Route{Src: p.Src, Dst: p.Dst, VLAN: p.VLAN, DstMAC: p.DstMAC, TClass: p.TClass, SL: p.Priority, HopLimit: p.HopLimit,
+		s.manager.Receive(n, cm.Route{Network: p.Network, Src: p.Src, Dst: p.Dst, VLAN: p.VLAN, DstMAC: p.DstMAC, TClass: p.TClass, SL: p.Priority, HopLimit: p.HopLimit,
 			FlowLabel: p.FlowLabel, PKey: m.PKey}, m.Data[:])
 	})
 }
@@ -175,7 +175,7 @@ func (s *cmService) requesterMAC(d device, p *wire.Path, qpn uint32) (mac [6]byt
 
 // Send implements cm.Port.
 func (n *cmNIC) Send(mad *[cm.MADSize]byte, to *cm.Route) {
-	n.SendMAD(&nic.MAD{Data: *mad, PKey: to.PKey, Path: wire.Path{Src: to.Src, Dst: to.Dst, VLAN: to.VLAN, DstMAC: to.DstMAC, TClass: to.TClass,
+	n.SendMAD(&nic.MAD{Data: *mad, PKey: to.PKey, Path: wire.Path{Network: to.Network, Src: to.Src, Dst: to.Dst, VLAN: to.VLAN, DstMAC: to.DstMAC, TClass: to.TClass,
 		HopLimit: to.HopLimit, FlowLabel: to.FlowLabel, Priority: to.SL & 7}})
 }
 
@@ -184,7 +184,7 @@ func (n *cmNIC) Resolve(r cm.Route, timeout time.Duration, done func(cm.Route, e
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
-		p := wire.Path{Src: r.Src, Dst: r.Dst, VLAN: r.VLAN, TClass: r.TClass, HopLimit: r.HopLimit}
+		p := wire.Path{Network: r.Network, Src: r.Src, Dst: r.Dst, VLAN: r.VLAN, TClass: r.TClass, HopLimit: r.HopLimit}
 		err := n.Interface().Resolve(ctx, &p)
 		switch {
 		case err == nil:

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
+
+	"softroce/packet"
 )
 
 // Errors of Agent; match with errors.Is.
@@ -23,6 +25,7 @@ type Port interface {
 
 // A Route is the destination of MADs and the path to it.
 type Route struct {
+	Network   packet.Network // RoCEv2 or RoCEv1. Replies go the way that the request came
 	Src, Dst  netip.Addr
 	VLAN      uint16  // VLAN ID, 0 for none
 	DstMAC    [6]byte // MAC of the next hop; of a received MAD: its sender's, zeros if the link does not know it

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"softroce/internal/ib"
+	"softroce/packet"
 )
 
 // UDPQKey is the default Q_Key of datagrams: RDMA_UDP_QKEY.
@@ -353,6 +354,7 @@ func (s *Session) uses(n NIC) bool {
 func (l *ID) newRequestID(c *Conn, h IPHeader) *ID {
 	n := c.port.(NIC)
 	local, ok := findAddress(n, station{c.route.Src, c.route.VLAN})
+	ok = ok && (c.route.Network != packet.RoCEv1 || local.RoCEv1Index >= 0)
 	if !ok || l.session.checkEvents() != nil || l.session.checkConn() != nil {
 		return nil
 	}
@@ -465,6 +467,10 @@ func (id *ID) lookedUp(e *ConnEvent) {
 // addressVector returns the address vector of the peer.
 func (id *ID) addressVector() AddressVector {
 	a, _ := findAddress(id.nic, station{id.route.Src, id.route.VLAN})
-	return AddressVector{DGID: id.route.Dst.As16(), SGIDIndex: uint8(a.GIDIndex), FlowLabel: id.route.FlowLabel,
+	index := a.GIDIndex
+	if id.route.Network == packet.RoCEv1 {
+		index = a.RoCEv1Index
+	}
+	return AddressVector{DGID: id.route.Dst.As16(), SGIDIndex: uint8(index), FlowLabel: id.route.FlowLabel,
 		HopLimit: id.route.HopLimit, TClass: id.route.TClass, SL: id.route.SL}
 }

@@ -39,7 +39,8 @@ type Address struct {
 	netip.Prefix        // without a zone
 	VLAN         uint16 // VLAN ID, 0 for none
 	Netdev       string // network interface, "" for none
-	GIDIndex     int
+	GIDIndex     int    // of RoCE v2
+	RoCEv1Index  int    // of RoCE v1, -1 if there is none
 
 	// Egress has the service level of each Linux priority up to 7: in a VLAN, the priority in the
 	// tag.
