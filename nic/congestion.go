@@ -249,10 +249,7 @@ func (q *QP) sent(frames []wire.TxFrame) {
 	k, now, total := &q.congestion, q.device.engine.now, 0
 	for i := range frames {
 		p := frames[i].Path
-		bytes := frames[i].Len + packet.EthernetLen + packet.IPv4Len + packet.UDPLen + packet.ICRCLen
-		if !p.Dst.Is4() {
-			bytes += packet.IPv6Len - packet.IPv4Len
-		}
+		bytes := packet.EthernetLen + frames[i].IPLen()
 		if rate := lower(q.rateLimit, p.Rate); rate != 0 {
 			k.pacer.Sent(now, bytes, rate)
 		}

@@ -196,7 +196,7 @@ func (q *QP) info(o Owner) QPInfo {
 	}
 	i.Failure, i.Stall = q.diagnosis()
 	if p := q.path; p != nil {
-		i.PathInfo, i.SrcPort = PathInfo{p.Src, p.Dst, p.VLAN}, p.SrcPort
+		i.PathInfo, i.SrcPort = pathInfo(p), p.SrcPort
 	}
 	return i
 }
@@ -238,7 +238,7 @@ func (s *SRQ) info(o Owner) SRQInfo {
 
 func (a *AH) info(o Owner, context uint64) AHInfo {
 	p := a.path
-	return AHInfo{o, a.id, a.pd.id, PathInfo{p.Src, p.Dst, p.VLAN}, p.TClass, p.HopLimit, p.FlowLabel, context | uint64(a.number)}
+	return AHInfo{o, a.id, a.pd.id, pathInfo(p), p.TClass, p.HopLimit, p.FlowLabel, context | uint64(a.number)}
 }
 
 func (g *group) info(gid GID) GroupInfo {

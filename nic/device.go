@@ -128,6 +128,9 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	d.granted = d.limits.granted()
 	d.xrc = xrc{shared: map[XRCDKey]*domain{}, srqs: map[uint32]*SRQ{}}
 	d.gids.max, d.gids.roceV1 = d.limits.GIDTableSize, d.identity.RoCEv1GIDs
+	if d.gids.roceV1 == RoCEv1GIDsBehind && !d.link.Capabilities().RoCEv1 {
+		d.gids.roceV1 = NoRoCEv1GIDs
+	}
 	d.gids.update(c.Iface)
 	d.up = c.Iface.Up()
 	d.transportEnv = transport.Env{Mem: e.io, Table: d.table, Sink: d}

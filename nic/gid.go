@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"softroce/packet"
 	"softroce/wire"
 )
 
@@ -26,9 +27,24 @@ type GIDEntry struct {
 	Index  int    `json:"index"`
 	GID    GID    `json:"gid"`
 	Netdev string `json:"netdev"`
-	VLAN   int    `json:"vlan,omitempty"`    // VLAN ID, 0 for none
-	RoCEv1 bool   `json:"roce_v1,omitempty"` // nothing can be sent with it
+	VLAN   int    `json:"vlan,omitempty"` // VLAN ID, 0 for none
+	RoCEv1 bool   `json:"roce_v1,omitempty"`
 }
+
+// RoCEv1GIDs says which GIDs of RoCE v1 a GID table has.
+type RoCEv1GIDs uint8
+
+// Places of the GIDs of RoCE v1.
+const (
+	// RoCEv1GIDsBehind are behind the first 32 indices: that of the address whose GID of RoCE v2
+	// has index i is at i + 32, and in a table of less than 64 at i plus half its length. Programs
+	// that count on the indices of a table without RoCE v1 find the same. If there are so many
+	// addresses that RoCE v2 needs the index, it is not of RoCE v1.
+	RoCEv1GIDsBehind RoCEv1GIDs = iota
+
+	RoCEv1GIDsBefore // each in front of that of RoCE v2, the order of most kernel drivers
+	NoRoCEv1GIDs
+)
 
 // A gidTable holds the addresses of an interface and of its VLANs. A GID keeps its index while its
 // address exists; a free index goes to the next new address. Queue pairs keep the addresses they
@@ -36,7 +52,7 @@ type GIDEntry struct {
 type gidTable struct {
 	entries []gidEntry // the zero GID marks a free index
 	max     int
-	roceV1  bool // each address has an entry of RoCE v1, and then one of RoCE v2
+	roceV1  RoCEv1GIDs // those behind are not in entries
 }
 
 // A gidEntry is a GID, its VLAN and its type. One address may exist in several VLANs.
@@ -49,7 +65,7 @@ type gidEntry struct {
 
 // types returns the entries of an address, given that of RoCE v2, in the order of the kernel.
 func (t *gidTable) types(e gidEntry) []gidEntry {
-	if !t.roceV1 {
+	if t.roceV1 != RoCEv1GIDsBefore {
 		return []gidEntry{e}
 	}
 	v1 := e
@@ -124,28 +140,51 @@ func (t *gidTable) add(e gidEntry) {
 
 // at returns the entry at index i, if there is one.
 func (t *gidTable) at(i int) (gidEntry, bool) {
-	if i < 0 || i >= len(t.entries) || t.entries[i].gid == (GID{}) {
-		return gidEntry{}, false
+	if t.uses(i) {
+		return t.entries[i], true
 	}
-	return t.entries[i], true
+	if j := i - t.behind(); j < t.behind() && t.uses(j) && t.roceV1 == RoCEv1GIDsBehind {
+		e := t.entries[j]
+		e.roceV1 = true
+		return e, true
+	}
+	return gidEntry{}, false
 }
 
-// has reports whether the table has an address in a VLAN.
-func (t *gidTable) has(a netip.Addr, vlan uint16) bool {
-	g := GIDOf(a)
+// uses reports whether index i is in use by an entry of its own.
+func (t *gidTable) uses(i int) bool { return i >= 0 && i < len(t.entries) && t.entries[i].gid != GID{} }
+
+// behind returns what RoCEv1GIDsBehind adds to the index of an address.
+func (t *gidTable) behind() int { return min(t.max/2, maxBehind) }
+
+// has reports whether the table has an address in a VLAN, for packets of a network.
+func (t *gidTable) has(a netip.Addr, vlan uint16, network packet.Network) bool {
+	g, v1 := GIDOf(a), network == packet.RoCEv1
 	for i := range t.entries {
-		if e := &t.entries[i]; e.gid == g && e.vlan == vlan {
+		e := &t.entries[i]
+		if e.gid != g || e.vlan != vlan {
+			continue
+		}
+		if e.roceV1 == v1 || t.roceV1 == RoCEv1GIDsBehind && i < t.behind() && !t.uses(i+t.behind()) {
 			return true
 		}
 	}
 	return false
 }
 
+// carries reports whether the table has GIDs for packets of a network.
+func (t *gidTable) carries(network packet.Network) bool {
+	return network != packet.RoCEv1 || t.roceV1 != NoRoCEv1GIDs
+}
+
 func (t *gidTable) list() (l []GIDEntry) {
-	for i, e := range t.entries {
-		if e.gid != (GID{}) {
+	for i := range max(len(t.entries), t.behind()+min(len(t.entries), t.behind())) {
+		if e, ok := t.at(i); ok {
 			l = append(l, GIDEntry{i, e.gid, e.netdev, int(e.vlan), e.roceV1})
 		}
 	}
 	return l
 }
+
+// maxBehind leaves indices of RoCE v1 below 64, the highest that perftest takes.
+const maxBehind = 32

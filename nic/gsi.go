@@ -68,7 +68,7 @@ func (d *Device) receiveMAD(f *wire.RxFrame) {
 		d.counters.Drop(transport.DropService)
 	case p.DETH.QKey != ib.GSIQKey:
 		d.counters.Drop(transport.DropQKey)
-	case !d.gids.has(f.Dst, f.VLAN()):
+	case !d.gids.has(f.Dst, f.VLAN(), f.Network):
 		d.counters.Drop(transport.DropGID)
 	case f.BadICRC:
 		d.counters.Drop(transport.DropICRC)
@@ -79,7 +79,7 @@ func (d *Device) receiveMAD(f *wire.RxFrame) {
 	default:
 		d.counters.RxOpcode[p.Opcode]++
 		m := &MAD{PKey: p.PKey, Path: wire.Path{
-			Src: f.Dst, Dst: f.Src, VLAN: f.VLAN(), Priority: f.Priority(), DstMAC: f.SrcMAC, TClass: f.TClass &^ 3, HopLimit: defaultHopLimit, FlowLabel: f.FlowLabel,
+			Network: f.Network, Src: f.Dst, Dst: f.Src, VLAN: f.VLAN(), Priority: f.Priority(), DstMAC: f.SrcMAC, TClass: f.TClass &^ 3, HopLimit: defaultHopLimit, FlowLabel: f.FlowLabel,
 		}}
 		n := 0
 		for _, s := range p.Payload {

@@ -24,7 +24,7 @@ type Identity struct {
 	Hidden       Capability             // what the model lacks: the device refuses it
 	CounterSet   CounterSet             // hw_counters of sysfs
 	Ports        int                    // 1 or 2; 0 means 1. No cable is in port 2, which has no GIDs
-	RoCEv1GIDs   bool                   // the GID table has RoCE v1 entries, which cannot be used
+	RoCEv1GIDs   RoCEv1GIDs             // of the GID table; with RoCEv1GIDsBefore also those that the link cannot use
 	PCI          *PCI                   // nil: the device is not on a PCI bus
 }
 

@@ -122,7 +122,7 @@ func (d *Device) multicast(f *wire.RxFrame) {
 		d.counters.Drop(transport.DropICRC)
 		return
 	}
-	own := d.gids.has(f.Src, f.VLAN())
+	own := d.gids.has(f.Src, f.VLAN(), f.Network)
 	for _, q := range g.qps {
 		if own && q.qpn == p.DETH.SrcQP {
 			continue

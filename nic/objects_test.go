@@ -15,6 +15,7 @@ import (
 	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/nic/nictest"
+	"softroce/packet"
 	"softroce/transport"
 	"softroce/wire"
 )
@@ -281,6 +282,9 @@ func TestGIDTableFollowsInterface(t *testing.T) {
 		t.Helper()
 		got := map[int]string{}
 		for _, e := range d.GIDs() {
+			if e.RoCEv1 {
+				continue
+			}
 			got[e.Index] = e.GID.Addr().String()
 		}
 		n := 0
@@ -313,7 +317,7 @@ func TestGIDTableFollowsInterface(t *testing.T) {
 
 // Programs scan the whole table: it is as long as that of hardware, unless configured otherwise.
 func TestGIDTableHasItsLength(t *testing.T) {
-	for _, c := range []struct{ configured, length, used int }{{0, 256, 3}, {2, 2, 2}, {1024, 1024, 3}} {
+	for _, c := range []struct{ configured, length, used int }{{0, 256, 6}, {2, 2, 2}, {1024, 1024, 6}} {
 		w := newTestFabric(t)
 		p := netip.MustParsePrefix
 		i := &changingInterface{
@@ -328,15 +332,15 @@ func TestGIDTableHasItsLength(t *testing.T) {
 	}
 }
 
-// Each address has an entry of RoCE v1, which cannot be used, and then one of RoCE v2.
-func TestGIDTableWithRoCEv1(t *testing.T) {
+// Each address has an entry of RoCE v1, and then one of RoCE v2.
+func TestGIDTableWithRoCEv1Before(t *testing.T) {
 	w := newTestFabric(t)
 	p := netip.MustParsePrefix
 	i := &changingInterface{
 		Interface: wire.StaticInterface("eth0", [6]byte{0x02, 0, 0, 0, 0, 1}, 1500),
 		addrs:     []netip.Prefix{p("192.0.2.1/24"), p("2001:db8::1/64"), p("fe80::ff:fe00:1/64")},
 	}
-	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "x", Link: w.fabric.NewLink(w.engine), Iface: i, Identity: nic.Identity{RoCEv1GIDs: true}})
+	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "x", Link: w.fabric.NewLink(w.engine), Iface: i, Identity: nic.Identity{RoCEv1GIDs: nic.RoCEv1GIDsBefore}})
 	check(t, err)
 	want := func(addrs ...string) {
 		t.Helper()
@@ -358,11 +362,10 @@ func TestGIDTableWithRoCEv1(t *testing.T) {
 
 	for index, e := range d.GIDs() {
 		av := nic.AddressVector{DGID: e.GID, SGIDIndex: index, Port: 1}
-		_, err := d.ResolvePath(context.Background(), &av)
-		if e.RoCEv1 {
-			wantErrno(t, e.GID.String(), err, syscall.EOPNOTSUPP)
-		} else {
-			check(t, err)
+		p, err := d.ResolvePath(context.Background(), &av)
+		check(t, err)
+		if v1 := p.Network == packet.RoCEv1; v1 != e.RoCEv1 {
+			t.Errorf("%+v: path %+v", e, p)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"softroce/internal/ib"
+	"softroce/packet"
 	"softroce/wire"
 )
 
@@ -35,7 +36,7 @@ const defaultHopLimit = 64
 // ResolvePath resolves an address vector: the source address of its SGIDIndex, and the MAC of the
 // next hop, for which it may send neighbor requests. It may be called from any goroutine but the
 // engine's, and blocks until ctx ends at most. Errors are EINVAL (invalid address vector),
-// EOPNOTSUPP (a GID of RoCE v1), EHOSTUNREACH and ETIMEDOUT.
+// EOPNOTSUPP (a GID of RoCE v1 on a link without it), EHOSTUNREACH and ETIMEDOUT.
 func (d *Device) ResolvePath(ctx context.Context, av *AddressVector) (*wire.Path, error) {
 	return d.ResolveReplyPath(ctx, av, func(*wire.Path) (mac [6]byte, ok bool) { return mac, false })
 }
@@ -75,13 +76,16 @@ func (d *Device) path(av *AddressVector) (*wire.Path, error) {
 		Src: sgid.gid.Addr(), Dst: av.DGID.Addr(), TClass: av.TClass,
 		HopLimit: av.HopLimit, FlowLabel: av.FlowLabel, VLAN: sgid.vlan, Priority: av.SL & 7,
 	}
+	if sgid.roceV1 {
+		p.Network = packet.RoCEv1
+	}
 	if rate := ib.StaticRate(av.StaticRate); rate < d.congestion.line {
 		p.Rate = rate
 	}
 	if p.HopLimit <= 1 {
 		p.HopLimit = defaultHopLimit
 	}
-	if p.Src.Is4() != p.Dst.Is4() {
+	if !p.FamiliesMatch() {
 		return nil, errorf(syscall.EINVAL, "SGID %v and DGID %v have different address families", p.Src, p.Dst)
 	}
 	return p, nil
@@ -103,8 +107,8 @@ func (d *Device) checkVector(av *AddressVector) error {
 	switch e, ok := d.gids.at(av.SGIDIndex); {
 	case !ok:
 		return errorf(syscall.EINVAL, "no GID at index %d", av.SGIDIndex)
-	case e.roceV1:
-		return errorf(syscall.EOPNOTSUPP, "the GID at index %d is of RoCE v1: only RoCE v2 is supported", av.SGIDIndex)
+	case e.roceV1 && !d.link.Capabilities().RoCEv1:
+		return errorf(syscall.EOPNOTSUPP, "the GID at index %d is of RoCE v1, which the link of %s does not carry: want one of RoCE v2", av.SGIDIndex, d.name)
 	}
 	return nil
 }
@@ -119,7 +123,7 @@ func (d *Device) resolved(av *AddressVector) (*wire.Path, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.Src != av.Path.Src || p.Dst != av.Path.Dst || p.VLAN != av.Path.VLAN {
+	if p.Network != av.Path.Network || p.Src != av.Path.Src || p.Dst != av.Path.Dst || p.VLAN != av.Path.VLAN {
 		return nil, errorf(syscall.EINVAL, "path %v to %v does not match the address vector", av.Path.Src, av.Path.Dst)
 	}
 	p.DstMAC = av.Path.DstMAC

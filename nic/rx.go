@@ -200,23 +200,24 @@ func (q *QP) accepts(f *wire.RxFrame, p *transport.RxPacket) (transport.DropReas
 		q.device.badPKeys++
 		return transport.DropPKey, false
 	}
-	if s := p.Opcode.Service(); s != q.t.Service() && s != packet.CNP {
+	if s := p.Opcode.Service(); s != q.t.Service() && (s != packet.CNP || f.Network != packet.RoCEv2) {
 		return transport.DropService, false
 	}
 	if q.state < ib.QPSRTR || q.state == ib.QPSErr {
 		return transport.DropState, false
 	}
-	// A connection has one peer, from whatever UDP port it sends. Datagrams may come from anywhere.
+	// A connection has one peer and one version of RoCE, and the peer sends from whatever UDP port.
+	// Datagrams may come from anywhere.
 	if q.init.Type == ib.QPTypeUD {
 		if q.port != 1 { // all frames arrive at port 1
 			return transport.DropGID, false
 		}
-		if !f.Dst.IsMulticast() && !q.device.gids.has(f.Dst, f.VLAN()) {
+		if g := &q.device.gids; !g.carries(f.Network) || !f.Dst.IsMulticast() && !g.has(f.Dst, f.VLAN(), f.Network) {
 			return transport.DropGID, false
 		}
 		return 0, true
 	}
-	if q.path == nil || f.Src != q.path.Dst || f.Dst != q.path.Src || f.VLAN() != q.path.VLAN {
+	if q.path == nil || f.Network != q.path.Network || f.Src != q.path.Dst || f.Dst != q.path.Src || f.VLAN() != q.path.VLAN {
 		return transport.DropSource, false
 	}
 	return 0, true
@@ -255,6 +256,7 @@ func (r *rxState) setPayload(f *wire.RxFrame, n int) bool {
 
 // What NICs report in the low bits of wc.sl: the IP version of the header in the GRH's place.
 const (
+	slGRH  = 0
 	slIPv6 = 1
 	slIPv4 = 2
 )
@@ -262,11 +264,14 @@ const (
 // putGRH writes the GRH of a datagram. The packet is parsed already.
 func (r *rxState) putGRH(f *wire.RxFrame, g *packet.GRH) {
 	p := &r.pkt
-	r.addr = packet.Addressing{Src: f.Src, Dst: f.Dst, TClass: f.TClass, HopLimit: f.HopLimit,
+	r.addr = packet.Addressing{Network: f.Network, Src: f.Src, Dst: f.Dst, TClass: f.TClass, HopLimit: f.HopLimit,
 		FlowLabel: f.FlowLabel, ID: f.ID, MayFragment: f.MayFragment}
 	g.Put(&r.addr, p.Opcode.Info().HeaderLen+p.Len+int(p.Pad)+packet.ICRCLen)
 	p.GRH, p.SL = g[:], slIPv6
-	if f.Src.Is4() {
+	switch {
+	case f.Network == packet.RoCEv1:
+		p.SL = slGRH
+	case f.Src.Is4():
 		p.SL = slIPv4
 	}
 }

@@ -7,8 +7,10 @@ import (
 	"strconv"
 
 	"softroce/internal/ib"
+	"softroce/packet"
 	"softroce/transport"
 	"softroce/transport/congestion"
+	"softroce/wire"
 )
 
 // A Snapshot is the state of a device, as "softroce show" prints it.
@@ -76,6 +78,13 @@ type PathInfo struct {
 	Src  netip.Addr `json:"src,omitzero"`
 	Dst  netip.Addr `json:"dst,omitzero"`
 	VLAN uint16     `json:"vlan,omitempty"`
+
+	RoCEv1 bool `json:"roce_v1,omitempty"` // packets are of RoCE v1
+}
+
+// pathInfo returns the addresses of p.
+func pathInfo(p *wire.Path) PathInfo {
+	return PathInfo{p.Src, p.Dst, p.VLAN, p.Network == packet.RoCEv1}
 }
 
 // A QPInfo is a queue pair, with its path if it has one.

@@ -48,7 +48,7 @@ func TestGIDOfVLANSendsTag(t *testing.T) {
 	a := w.client(w.trunk(1, func(l wire.Link) wire.Link { log = &tagRecorder{Link: l}; return log })).qp(smallCaps)
 	b := w.client(w.trunk(2)).qp(smallCaps)
 	gids := a.Device.GIDs()
-	if len(gids) != 4 || gids[1].VLAN != 0 || gids[2].VLAN != 7 || gids[2].Netdev != "eth0.7" || gids[3].VLAN != 8 || gids[1].GID != gids[3].GID {
+	if len(gids) != 8 || gids[1].VLAN != 0 || gids[2].VLAN != 7 || gids[2].Netdev != "eth0.7" || gids[3].VLAN != 8 || gids[1].GID != gids[3].GID {
 		t.Fatalf("GIDs %+v", gids)
 	}
 	for _, x := range []struct{ q, peer *queue }{{a, b}, {b, a}} {

@@ -111,7 +111,7 @@ type GIDEntry struct {
 	GID    GID
 	Netdev string
 	VLAN   int  // VLAN ID, 0 for none
-	RoCEv1 bool // a RoCE v1 entry, which cannot be used: EOPNOTSUPP
+	RoCEv1 bool // a GID of RoCE v1, which only the peer's GIDs of RoCE v1 reach
 }
 
 // GlobalRoute is the route of packets: ibv_global_route.

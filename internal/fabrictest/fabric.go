@@ -46,6 +46,8 @@ type Config struct {
 	Faults map[int]string
 	Sinks  map[int]wire.FrameSink // receives the frames of the NIC's link
 
+	IPOnly bool // the links do not carry RoCE v1, like the udp link
+
 	// WrapLink, if not nil, returns the link that a NIC uses in place of inner.
 	WrapLink func(nic int, inner wire.Link) wire.Link
 
@@ -142,6 +144,9 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 	}
 	if c.WrapLink != nil {
 		link = c.WrapLink(i, link)
+	}
+	if c.IPOnly {
+		link = ipLink{link}
 	}
 	faults := wire.NewFaultLink(link, program)
 	d, err := e.AddDevice(nic.DeviceConfig{
@@ -276,4 +281,14 @@ func (f *Fabric) Close() {
 			}
 		}
 	})
+}
+
+// An ipLink is a link that carries RoCE v2 only.
+type ipLink struct{ wire.Link }
+
+// Capabilities implements wire.Link.
+func (l ipLink) Capabilities() wire.Capabilities {
+	c := l.Link.Capabilities()
+	c.RoCEv1 = false
+	return c
 }

@@ -111,7 +111,7 @@ type file struct {
 	Hide         []string          `yaml:"hide"`
 	VendorErr    map[string]uint32 `yaml:"vendor_err"`
 	HWCounters   nic.CounterSet    `yaml:"hw_counters"`
-	RoCEv1GIDs   bool              `yaml:"roce_v1_gids"`
+	RoCEv1GIDs   *bool             `yaml:"roce_v1_gids"`
 	Ports        *int              `yaml:"ports"`
 	PCI          *pci              `yaml:"pci"`
 }
@@ -137,7 +137,7 @@ func Parse(text []byte) (*Persona, error) {
 	}
 	p := &Persona{Identity: nic.Identity{
 		VendorID: f.VendorID, VendorPartID: f.VendorPartID, HWVer: f.HWVer, FWVer: f.FWVer,
-		HCAType: f.HCAType, BoardID: f.BoardID, NodeDesc: f.NodeDesc, RoCEv1GIDs: f.RoCEv1GIDs,
+		HCAType: f.HCAType, BoardID: f.BoardID, NodeDesc: f.NodeDesc, RoCEv1GIDs: f.roceV1GIDs(),
 	}}
 	for _, err := range []error{
 		f.checkTexts(), f.setPorts(&p.Identity), f.setSpeed(&p.Identity), f.setHidden(&p.Identity), f.setVendorErrs(&p.Identity), f.setCounters(&p.Identity), f.setLimits(&p.Limits), f.setPCI(&p.Identity),
@@ -147,6 +147,17 @@ func Parse(text []byte) (*Persona, error) {
 		}
 	}
 	return p, nil
+}
+
+// roceV1GIDs returns the GIDs of RoCE v1 that the NIC has.
+func (f *file) roceV1GIDs() nic.RoCEv1GIDs {
+	switch {
+	case f.RoCEv1GIDs == nil:
+		return nic.RoCEv1GIDsBehind
+	case *f.RoCEv1GIDs:
+		return nic.RoCEv1GIDsBefore
+	}
+	return nic.NoRoCEv1GIDs
 }
 
 // describe reduces the decoder's error to one line.
@@ -283,7 +294,7 @@ func (f *file) setLimits(l *nic.Limits) error {
 		}
 		limits[key] = min(v, most)
 	}
-	if f.RoCEv1GIDs && limits["gid_tbl_len"] == 1 {
+	if f.roceV1GIDs() == nic.RoCEv1GIDsBefore && limits["gid_tbl_len"] == 1 {
 		return errors.New("roce_v1_gids: a gid_tbl_len of 1 leaves no room for a RoCE v2 GID")
 	}
 	text, err := json.Marshal(limits)

@@ -53,8 +53,8 @@ pci: {vendor: 0x15b3, device: 0x1021, driver: mlx5_core, numa_node: 1, local_cpu
 	if len(i.VendorErrs) != 1 || i.VendorErrs[ib.WCRetryExcErr] != 0x81 {
 		t.Errorf("vendor_err %v", i.VendorErrs)
 	}
-	if i.CounterSet != nic.CountersMLX5 || !i.RoCEv1GIDs {
-		t.Errorf("counters of %q, GIDs of RoCE v1 %t", i.CounterSet, i.RoCEv1GIDs)
+	if i.CounterSet != nic.CountersMLX5 || i.RoCEv1GIDs != nic.RoCEv1GIDsBefore {
+		t.Errorf("counters of %q, GIDs of RoCE v1 %d", i.CounterSet, i.RoCEv1GIDs)
 	}
 	if i.Hidden != nic.CapXRC|nic.CapAtomics {
 		t.Errorf("hidden features %b", i.Hidden)

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -175,10 +176,19 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-func TestGIDsOfRoCEv1CannotBeUsed(t *testing.T) {
-	f := fabrictest.New(t, fabrictest.Config{Identity: nic.Identity{RoCEv1GIDs: true}})
-	if out, err := command(t, f.Socket(), compile(t, "gid_types")).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+func TestGIDsOfBothTypes(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		ipOnly bool
+		errno  syscall.Errno
+	}{{"link of RoCE v1", false, 0}, {"link without RoCE v1", true, syscall.EOPNOTSUPP}} {
+		t.Run(c.name, func(t *testing.T) {
+			f := fabrictest.New(t, fabrictest.Config{Identity: nic.Identity{RoCEv1GIDs: nic.RoCEv1GIDsBefore}, IPOnly: c.ipOnly})
+			out, err := command(t, f.Socket(), compile(t, "gid_types"), strconv.Itoa(int(c.errno))).CombinedOutput()
+			if err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
 	}
 }
 

@@ -102,8 +102,11 @@ func noError(t *testing.T, err error) {
 
 func TestConnectRC(t *testing.T) {
 	for i, addr := range []string{"192.0.2.2:0", "[2001:db8::2]:0", "0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0", "192.0.2.2:0", "[::]:0"} {
-		roceV1 := i >= 6
-		t.Run(fmt.Sprintf("%s, GIDs of RoCE v1 %t", addr, roceV1), func(t *testing.T) {
+		roceV1 := nic.RoCEv1GIDsBehind
+		if i >= 6 {
+			roceV1 = nic.RoCEv1GIDsBefore
+		}
+		t.Run(fmt.Sprintf("%s, GIDs of RoCE v1 %d", addr, roceV1), func(t *testing.T) {
 			f := fabrictest.New(t, fabrictest.Config{Identity: nic.Identity{RoCEv1GIDs: roceV1}})
 			client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 			_, at := server.listen(rdmacm.PSTCP, verbs.RC, addr)

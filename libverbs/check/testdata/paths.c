@@ -11,6 +11,7 @@
 #include <ftw.h>
 #include <glob.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
@@ -57,21 +58,27 @@ static void directories(void)
 	closedir(d);
 }
 
-/* The GID table has files for all indices. The attributes of an unused one give EINVAL. */
+/*
+ * The GID table has files for all indices. The first three are of RoCE v2, those 32 behind of RoCE
+ * v1. The attributes of an unused one give EINVAL.
+ */
 static void gid_table(void)
 {
 	char buf[64], path[PATH_MAX];
 	for (int i = 0; i < 256; i++) {
+		bool used = i % 32 < 3 && i < 64;
 		snprintf(path, sizeof path, CLASS "/nic0/ports/1/gids/%d", i);
 		int fd = open(path, O_RDONLY);
 		CHECK(fd >= 0 && read(fd, buf, sizeof buf) == 40);
-		CHECK(i < 3 || !memcmp(buf, "0000:0000:0000:0000:0000:0000:0000:0000\n", 40));
+		CHECK(used || !memcmp(buf, "0000:0000:0000:0000:0000:0000:0000:0000\n", 40));
 		close(fd);
 		snprintf(path, sizeof path, CLASS "/nic0/ports/1/gid_attrs/types/%d", i);
 		fd = open(path, O_RDONLY | O_CLOEXEC);
 		CHECK(fd >= 0);
 		if (i < 3)
 			CHECK(read(fd, buf, sizeof buf) == 8 && !memcmp(buf, "RoCE v2\n", 8));
+		else if (used)
+			CHECK(read(fd, buf, sizeof buf) == 11 && !memcmp(buf, "IB/RoCE v1\n", 11));
 		else
 			FAILS(EINVAL, read(fd, buf, sizeof buf) < 0);
 		close(fd);
