@@ -23,11 +23,13 @@ const (
 	// A16).
 	EtherTypeRoCEv1 = 0x8915
 
+	// NextHeaderBTH is the next header in a GRH before a BTH (IBTA 8.3).
+	NextHeaderBTH = 0x1b
+
 	etherTypeIPv4 = 0x0800
 	etherTypeIPv6 = 0x86dd
 	etherTypeVLAN = 0x8100
 	protocolUDP   = 17
-	nextHeaderBTH = 0x1b // in a GRH (IBTA 8.3)
 
 	flagDF       = 0x4000 // in the 16 bits of IPv4 flags and fragment offset
 	flagReserved = 0x8000
@@ -160,7 +162,7 @@ func (a *Addressing) PutIP(b []byte, udpPayloadLen int) int {
 	case a.Network == RoCEv2:
 		n = a.putIPv6(b, UDPLen+udpPayloadLen, protocolUDP)
 	case a.HasGRH():
-		return a.putIPv6(b, udpPayloadLen, nextHeaderBTH)
+		return a.putIPv6(b, udpPayloadLen, NextHeaderBTH)
 	default:
 		return 0
 	}

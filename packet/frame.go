@@ -158,7 +158,7 @@ func (f *Frame) parseGlobal(b []byte, at int) error {
 
 // parseGRH parses a GRH that a BTH follows, and returns the length from GRH to ICRC.
 func (f *Frame) parseGRH(b []byte, at int) (total int, err error) {
-	total, err = f.parseIPv6(b, at, nextHeaderBTH)
+	total, err = f.parseIPv6(b, at, NextHeaderBTH)
 	if err != nil {
 		return 0, err
 	}

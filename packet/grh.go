@@ -15,7 +15,7 @@ type GRH [GRHLen]byte
 func (g *GRH) Put(a *Addressing, udpPayloadLen int) {
 	switch {
 	case a.Network != RoCEv2:
-		a.putIPv6(g[:], udpPayloadLen, nextHeaderBTH)
+		a.putIPv6(g[:], udpPayloadLen, NextHeaderBTH)
 		return
 	case !a.Src.Is4():
 		a.putIPv6(g[:], UDPLen+udpPayloadLen, protocolUDP)
@@ -29,7 +29,7 @@ func (g *GRH) Put(a *Addressing, udpPayloadLen int) {
 func (g *GRH) Is4() bool { return g[0]>>4 != 6 && g[GRHLen-IPv4Len]>>4 == 4 }
 
 // IsIP reports whether g holds an IP header, of a RoCEv2 packet. Otherwise it is a GRH.
-func (g *GRH) IsIP() bool { return g.Is4() || g[6] != nextHeaderBTH }
+func (g *GRH) IsIP() bool { return g.Is4() || g[6] != NextHeaderBTH }
 
 // Src returns the source address. Of a GRH it is the GID, or the IPv4 address that it maps.
 func (g *GRH) Src() netip.Addr {

@@ -35,7 +35,7 @@ func (a *Addressing) ICRCBase(n int) ICRCBase {
 	c := uint32(seed)
 	switch {
 	case a.HasGRH():
-		return ICRCBase{crc: a.icrcIPv6(uint16(n+ICRCLen), nextHeaderBTH)}
+		return ICRCBase{crc: a.icrcIPv6(uint16(n+ICRCLen), NextHeaderBTH)}
 	case a.Network == InfiniBand:
 		var lrh [LRHLen]byte
 		a.LRH.put(lrh[:], LRHLen+n+ICRCLen)

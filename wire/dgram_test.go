@@ -495,7 +495,7 @@ func TestDgramDoesNotAllocate(t *testing.T) {
 
 func FuzzDgramReceive(f *testing.F) {
 	for _, b := range [][]byte{
-		roceFrame(false), roceFrame(true), checksummed(roceFrame(false), 0), echoFrame(icmpEcho),
+		roceFrame(false), roceFrame(true), roceV1Frame(false), roceV1Frame(true), checksummed(roceFrame(false), 0), echoFrame(icmpEcho),
 		arpFrame(arpRequest, vmAddr, dgAddr), arpFrame(arpReply, vmAddr, dgAddr),
 		solicitFrame(vm6, dg6), solicitFrame(netip.IPv6Unspecified(), dg6),
 		slices.Insert(roceFrame(false), 12, 0x81, 0, 0x20, 7),

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/packet"
 )
 
 // Offsets in an Ethernet frame for the socket filter. The kernel has already removed a VLAN tag.
@@ -37,10 +39,10 @@ type filterStep struct {
 
 const filterNext = 0 // the next instruction
 
-// roceFilter accepts IPv4 and IPv6 packets for UDP port 4791 whose destination MAC is the
-// interface's or a multicast one. A tagged packet must be of one of the VLANs, or have a priority
-// tag (VLAN 0). Of a fragmented IPv4 packet, the first fragment passes, and the link counts it; the
-// others have no port.
+// roceFilter accepts IPv4 and IPv6 packets for UDP port 4791, and those of RoCE v1, whose
+// destination MAC is the interface's or a multicast one. A tagged packet must be of one of the
+// VLANs, or have a priority tag (VLAN 0). Of a fragmented IPv4 packet, the first fragment passes,
+// and the link counts it; the others have no port.
 func roceFilter(vlans []uint16) []unix.SockFilter {
 	const (
 		byteAt  = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
@@ -57,7 +59,7 @@ func roceFilter(vlans []uint16) []unix.SockFilter {
 	)
 	vlans = vlans[:min(len(vlans), maxFilterVLANs)]
 	ethernet := 8 + len(vlans)
-	ipv6, accept, reject := ethernet+10, ethernet+14, ethernet+15
+	ipv6, global, accept, reject := ethernet+11, ethernet+15, ethernet+17, ethernet+18
 	program := []filterStep{
 		{code: byteAt, k: skfPacketType},
 		{equal, unix.PACKET_HOST, vlan, next},
@@ -75,6 +77,7 @@ func roceFilter(vlans []uint16) []unix.SockFilter {
 
 		{code: halfAt, k: filterEtherType}, // ethernet
 		{equal, unix.ETH_P_IPV6, ipv6, next},
+		{equal, packet.EtherTypeRoCEv1, global, next},
 		{equal, unix.ETH_P_IP, next, reject},
 
 		{code: byteAt, k: filterIPv4Proto},
@@ -89,6 +92,9 @@ func roceFilter(vlans []uint16) []unix.SockFilter {
 		{equal, unix.IPPROTO_UDP, next, reject},
 		{code: halfAt, k: filterIPv6Port},
 		{equal, Port, accept, reject},
+
+		{code: byteAt, k: filterIPv6Next}, // global: the next header of a GRH is in the same place
+		{equal, packet.NextHeaderBTH, accept, reject},
 
 		{code: ret, k: 1 << 20}, // accept the whole packet
 		{code: ret, k: 0},       // reject

@@ -194,6 +194,7 @@ func FuzzPacketReceive(f *testing.F) {
 	runts := delivered(splitV4, virtioNeedsChecksum, false, 64, 64)
 	binary.NativeEndian.PutUint16(runts[4:], 5)
 	f.Add(runts)
+	f.Add(append(make([]byte, virtioLen), roceV1Frame(false)...))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		given := bytes.Clone(b)

@@ -8,6 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
+
+	"softroce/packet"
 )
 
 // An xdpFilter is what the XDP program of a link accepts.
@@ -62,12 +64,13 @@ const (
 // xdpPass is the program's result for frames of the kernel (XDP_PASS).
 const xdpPass = 2
 
-// program returns the XDP program: it redirects packets for UDP port 4791 of the interface to the
-// socket of their queue, and passes everything else to the kernel, as roceFilter does. It looks at
-// the destination address too: it takes frames away from the kernel, which may have to route those
-// for others. The first fragment of an IPv4 packet is redirected, and the link counts it; the
-// others have no port. A packet with IPv4 options is passed: to find its port takes arithmetic that
-// Linux permits only with CAP_PERFMON.
+// program returns the XDP program: it redirects packets for UDP port 4791 of the interface, and
+// those of RoCE v1, to the socket of their queue, and passes everything else to the kernel, as
+// roceFilter does. It looks at the destination address of IP packets too: it takes frames away from
+// the kernel, which may have to route those for others. RoCE v1 is not routed. The first fragment
+// of an IPv4 packet is redirected, and the link counts it; the others have no port. A packet with
+// IPv4 options is passed: to find its port takes arithmetic that Linux permits only with
+// CAP_PERFMON.
 //
 // Registers: R2 is where the IP packet's Ethernet header would begin without a tag, R3 the end of
 // the frame, R7 the EtherType, R8 whether the frame is a multicast, R9 the context.
@@ -117,6 +120,7 @@ func (f *xdpFilter) program(sockets *ebpf.Map) *ebpf.ProgramSpec {
 	code = append(code, tagged...)
 	code = append(code,
 		asm.JEq.Imm(asm.R7, be(etherIPv6), "ipv6").WithSymbol("network"),
+		asm.JEq.Imm(asm.R7, be(packet.EtherTypeRoCEv1), "global"),
 		asm.JNE.Imm(asm.R7, be(etherIPv4), "pass"),
 
 		asm.LoadMem(asm.R4, asm.R2, filterIPv4Proto, asm.Byte),
@@ -159,6 +163,11 @@ func (f *xdpFilter) program(sockets *ebpf.Map) *ebpf.ProgramSpec {
 		)
 	}
 	code = append(code,
+		asm.Ja.Label("pass"),
+
+		asm.LoadMem(asm.R4, asm.R2, filterIPv6Next, asm.Byte).WithSymbol("global"), // the same place in a GRH
+		asm.JEq.Imm(asm.R4, packet.NextHeaderBTH, "redirect"),
+
 		asm.Mov.Imm(asm.R0, xdpPass).WithSymbol("pass"),
 		asm.Return(),
 

@@ -197,6 +197,7 @@ func FuzzXDPReceive(f *testing.F) {
 	f.Add(superFrame(splitV4, false, 64))
 	f.Add(superFrame(splitV4, false, 256, 256, 256, 1))
 	f.Add(superFrame(splitV6, true, 1024, 1024, 3))
+	f.Add(roceV1Frame(true))
 	f.Add([]byte{})
 	var d xdpDecoder
 	f.Fuzz(func(t *testing.T, b []byte) {
