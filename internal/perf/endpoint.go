@@ -163,7 +163,9 @@ func (s *endpoint) createAHs(ctx context.Context, peer endpointInfo, mtu int) er
 	if err != nil {
 		return err
 	}
-	from := slices.IndexFunc(gids, func(e verbs.GIDEntry) bool { return e.GID == s.info.QPs[0].GID && !e.RoCEv1 })
+	from := slices.IndexFunc(gids, func(e verbs.GIDEntry) bool {
+		return e.GID == s.info.QPs[0].GID && (e.Index == s.gid || s.gid == verbs.AnyGID && !e.RoCEv1)
+	})
 	if from < 0 {
 		return fmt.Errorf("GID %v of %s was removed", s.info.QPs[0].GID, s.c.Device())
 	}
