@@ -75,7 +75,7 @@ func GIDs(t *testing.T, socket, device string) map[bool]int {
 			t.Fatalf("GIDs of %s: %v, %v", device, table, err)
 		}
 		for _, g := range table {
-			if a := g.GID.Addr(); !a.IsLinkLocalUnicast() {
+			if a := g.GID.Addr(); !a.IsLinkLocalUnicast() && !g.RoCEv1 {
 				found[a.Is6()] = g.Index
 			}
 		}
