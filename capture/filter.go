@@ -15,7 +15,7 @@ func ParseFilter(rules ...string) (Match, error) {
 		return nil, err
 	}
 	return func(p *Packet) bool {
-		info := fault.PacketInfo{Src: p.Src, Dst: p.Dst, FrameLen: p.Length}
+		info := fault.PacketInfo{Network: p.Network, Src: p.Src, Dst: p.Dst, FrameLen: p.Length}
 		head := p.Transport[:len(p.Transport)-packet.ICRCLen]
 		if p.Cut && p.Err != nil { // only the BTH is left
 			head = head[:packet.BTHLen]

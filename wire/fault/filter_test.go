@@ -19,7 +19,9 @@ func TestFilterSelectsPackets(t *testing.T) {
 	packets := []*PacketInfo{
 		info(packet.SendOnly, 17, 5), info(packet.Acknowledge, 18, 5), info(packet.WriteFirst, 17, 0xffffff), info(packet.WriteLast, 17, 0),
 	}
+	packets[3].Network = packet.RoCEv1
 	for _, c := range []struct{ rules, want string }{
+		{"roce v1", "3"}, {"roce v2 qp 17", "0 2"},
 		{"qp 17", "0 2 3"}, {"qp 17 psn 16777215..0", "2 3"}, {"kind nak", "1"}, {"kind write;qp 0x12", "1 2 3"}, {"src 192.0.2.0/24 opcode SEND_ONLY", "0"},
 		{"dst 192.0.2.1", ""}, {"nic b", "1 3"}, {"nic b kind write", "3"}, {"nth 2,4", "1 3"}, {"time 2us..", "2 3"}, {"qp 17 count 1", "0"},
 	} {

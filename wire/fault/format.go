@@ -48,6 +48,7 @@ func (r Rule) String() string {
 	add(len(r.Messages) != 0, "cm %s", list(r.Messages, cmName))
 	add(r.Src.IsValid(), "src %v", r.Src)
 	add(r.Dst.IsValid(), "dst %v", r.Dst)
+	add(r.RoCE != 0, "roce v%d", r.RoCE)
 	add(r.From != 0 || r.Until != 0, "time %s", timeRange(r.From, r.Until))
 	add(r.Skip != 0, "skip %d", r.Skip)
 	add(len(r.Nth) != 0, "nth %s", list(r.Nth, func(n uint64) string { return strconv.FormatUint(n, 10) }))

@@ -63,6 +63,7 @@ func (r *Rule) matches(p *PacketInfo, since time.Duration) bool {
 		r.Until != 0 && since >= r.Until,
 		r.Src.IsValid() && !r.Src.Contains(p.Src),
 		r.Dst.IsValid() && !r.Dst.Contains(p.Dst),
+		r.RoCE != 0 && r.RoCE != roceVersion(p.Network),
 		r.needsBTH() && !p.hasBTH,
 		!r.Opcodes.empty() && !r.Opcodes.has(p.Header.Opcode),
 		len(r.QPs) != 0 && !slices.Contains(r.QPs, p.Header.DestQP),
@@ -74,6 +75,17 @@ func (r *Rule) matches(p *PacketInfo, since time.Duration) bool {
 		return false
 	}
 	return r.Match == nil || r.Match(&p.Header)
+}
+
+// roceVersion returns the version of RoCE, 0 for InfiniBand.
+func roceVersion(n packet.Network) uint8 {
+	switch n {
+	case packet.RoCEv1:
+		return 1
+	case packet.RoCEv2:
+		return 2
+	}
+	return 0
 }
 
 // isOf reports whether the packet is one of these programs.

@@ -179,7 +179,7 @@ var actionClauses = map[string]Action{
 
 // commonClauses are the conditions and selections, which every action has.
 var commonClauses = []string{
-	"nic", "send", "receive", "client", "qp", "opcode", "kind", "syndrome", "psn", "cm", "src", "dst", "time",
+	"nic", "send", "receive", "client", "qp", "opcode", "kind", "syndrome", "psn", "cm", "src", "dst", "roce", "time",
 	"skip", "nth", "every", "chance", "count",
 }
 
@@ -254,6 +254,8 @@ func (p *parser) condition(r *Rule, w string) {
 		p.each("a message of the connection manager", func(s string) { p.message(r, s) })
 	case "src", "dst":
 		p.address(r, w)
+	case "roce":
+		p.roce(r)
 	case "time":
 		r.From, r.Until = p.window()
 	default:
@@ -266,6 +268,18 @@ func (p *parser) condition(r *Rule, w string) {
 			}
 			p.fail(w, "is not a condition of %q%s", r.Action, suggest.Word(w, known))
 		}
+	}
+}
+
+// roce reads a version of RoCE.
+func (p *parser) roce(r *Rule) {
+	switch w := p.word("v1 or v2"); w {
+	case "v1":
+		r.RoCE = 1
+	case "v2":
+		r.RoCE = 2
+	default:
+		p.fail(w, "must be v1 or v2")
 	}
 }
 

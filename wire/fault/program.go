@@ -116,6 +116,7 @@ type Rule struct {
 	Syndrome  SyndromeSet // of an ACKNOWLEDGE; other packets match
 	PSNs      []PSNRange
 	Src, Dst  netip.Prefix
+	RoCE      uint8            // version: 1 or 2; 0: any
 	Messages  []ib.CMAttribute // of the connection manager
 	From      time.Duration    // since the first call of Evaluator.Begin
 	Until     time.Duration    // 0 means no end
