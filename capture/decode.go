@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"strings"
 	"time"
 
 	"softroce/packet"
@@ -27,28 +28,22 @@ type DecodeOptions struct {
 
 // Summary counts the frames of a capture.
 type Summary struct {
-	RoCE       int // RoCEv2 and InfiniBand packets, also with a wrong ICRC or unreadable headers
+	RoCE       int // packets of RoCE and InfiniBand, also with a wrong ICRC or unreadable headers
+	RoCEv1     int // those of RoCE v1
 	InfiniBand int // those of InfiniBand
 	BadICRC    int
 	BadVCRC    int // of InfiniBand packets
 	Malformed  int // packets or frames whose headers could not be parsed completely
 	Other      int // frames of other protocols
-	Cut        int // RoCEv2 packets that the capture truncated
+	Cut        int // packets that the capture truncated
 	Again      int // packets that were sent again, according to DecodeOptions.Remark
-	Filtered   int // RoCEv2 packets that DecodeOptions.Filter left out
+	Filtered   int // packets that DecodeOptions.Filter left out
 	Lost       int // frames that the capture lost, according to the file
 	Notes      int
 }
 
 func (s Summary) String() string {
-	text := fmt.Sprintf("%d RoCEv2 packets", s.RoCE-s.InfiniBand)
-	switch s.InfiniBand {
-	case 0:
-	case s.RoCE:
-		text = fmt.Sprintf("%d InfiniBand packets", s.InfiniBand)
-	default:
-		text += fmt.Sprintf(" and %d InfiniBand packets", s.InfiniBand)
-	}
+	text := packetsOf(s.RoCE, s.RoCEv1, s.InfiniBand)
 	text += fmt.Sprintf(", %d with a wrong ICRC, %d malformed", s.BadICRC, s.Malformed)
 	for _, c := range []struct {
 		n    int
@@ -61,7 +56,21 @@ func (s Summary) String() string {
 	return text + fmt.Sprintf("; %d frames of other protocols", s.Other)
 }
 
-// Decode writes a line to w for each RoCEv2 packet of r: see Packet.AppendText, Packet.AppendShort
+// packetsOf says in words how many of all packets are of which network.
+func packetsOf(all, roceV1, infiniBand int) string {
+	var l []string
+	for _, c := range []struct {
+		n    int
+		what string
+	}{{all - roceV1 - infiniBand, "RoCEv2"}, {roceV1, "RoCE v1"}, {infiniBand, "InfiniBand"}} {
+		if c.n > 0 || all == 0 && len(l) == 0 {
+			l = append(l, fmt.Sprintf("%d %s packets", c.n, c.what))
+		}
+	}
+	return strings.Join(l, " and ")
+}
+
+// Decode writes a line to w for each packet of r: see Packet.AppendText, Packet.AppendShort
 // and Packet.MarshalJSON. It reads one frame at a time. Times in text are seconds since the first
 // frame or note. A malformed frame to RoCEv2's UDP port has a line that says so, and so has each
 // note, unless there is a filter. If reading ends in an error, Decode returns it after it has
@@ -146,6 +155,7 @@ func (d *decoder) line(rec Record) ([]byte, error) {
 		return d.other(rec, err)
 	}
 	d.sum.RoCE++
+	d.sum.RoCEv1 += bit(p.Network == packet.RoCEv1)
 	d.sum.InfiniBand += bit(p.Network == packet.InfiniBand)
 	d.sum.BadVCRC += bit(!p.Cut && !p.VCRCOK())
 	d.sum.Cut += bit(p.Cut)
@@ -175,7 +185,7 @@ func (d *decoder) line(rec Record) ([]byte, error) {
 	return d.buf, nil
 }
 
-// other returns the line of a frame that is not a RoCEv2 packet because of err.
+// other returns the line of a frame that is not a RoCE packet because of err.
 func (d *decoder) other(rec Record, err error) ([]byte, error) {
 	foreign := errors.Is(err, packet.ErrNotRoCE)
 	if d.options.JSON {

@@ -1,4 +1,4 @@
-// Package capture reads, writes and decodes captures of RoCEv2 traffic, and reads and decodes those
+// Package capture reads, writes and decodes captures of RoCE traffic, and reads and decodes those
 // of InfiniBand.
 //
 // A Reader yields the frames of a pcap, pcapng or ERF file, and a Writer writes frames to a pcapng

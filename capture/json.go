@@ -66,6 +66,7 @@ type jsonPacket struct {
 	DstMAC      string   `json:"dst_mac,omitempty"`
 	VLAN        *uint16  `json:"vlan,omitempty"` // the whole TCI
 	LRH         *jsonLRH `json:"lrh,omitempty"`  // InfiniBand
+	RoCEv1      bool     `json:"roce_v1,omitempty"`
 
 	Error string `json:"error,omitempty"` // why the extended headers are missing
 
@@ -123,7 +124,7 @@ type (
 	}
 )
 
-// jsonOther is the JSON form of a frame that is not a RoCEv2 packet.
+// jsonOther is the JSON form of a frame that is not a RoCE packet.
 type jsonOther struct {
 	No        int         `json:"no"`
 	Time      json.Number `json:"time"`
@@ -196,6 +197,7 @@ func (j *jsonPacket) setAddressing(p *Packet) {
 	if p.Network == packet.RoCEv2 || p.HasGRH() {
 		j.TClass, j.HopLimit = &p.TClass, &p.HopLimit
 	}
+	j.RoCEv1 = p.Network == packet.RoCEv1
 	if h := &p.LRH; p.Network == packet.InfiniBand {
 		j.LRH = &jsonLRH{h.VL, h.LVer, h.SL, h.Reserved2, h.LNH, h.DLID, h.Reserved5, h.SLID}
 	}

@@ -34,7 +34,7 @@ func (l LinkType) check() error {
 }
 
 // parse parses a frame with the header of l. A frame with an unsupported link type, which a pcapng
-// file may contain among others, is not a RoCEv2 packet.
+// file may contain among others, is not a RoCE packet.
 func (l LinkType) parse(b []byte, f *packet.Frame) error {
 	switch l {
 	case Ethernet:
@@ -59,12 +59,15 @@ func parseCooked(b []byte, n, kind int, f *packet.Frame) error {
 	if len(b) < n {
 		return &packet.ParseError{Reason: packet.ErrTruncated, Offset: len(b)}
 	}
+	parse := packet.ParseIP
 	switch binary.BigEndian.Uint16(b[kind:]) {
 	case 0x0800, 0x86dd:
+	case packet.EtherTypeRoCEv1:
+		parse = packet.ParseGRH
 	default:
 		return &packet.ParseError{Reason: packet.ErrNotRoCE, Offset: kind}
 	}
-	err := packet.ParseIP(b[n:], f)
+	err := parse(b[n:], f)
 	var pe *packet.ParseError
 	if errors.As(err, &pe) {
 		pe.Offset += n

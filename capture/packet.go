@@ -25,7 +25,7 @@ type Record struct {
 	Comments []string
 }
 
-// A Packet is a parsed RoCEv2 packet of a capture. Its parts refer to Record.Data.
+// A Packet is a parsed RoCE or InfiniBand packet of a capture. Its parts refer to Record.Data.
 type Packet struct {
 	Record
 	packet.Frame
@@ -196,8 +196,8 @@ func Syndrome(s packet.Syndrome) Match {
 // BadICRC matches packets with a wrong ICRC.
 func BadICRC() Match { return func(p *Packet) bool { return !p.ICRCOK() } }
 
-// Load reads the RoCEv2 packets of a file, and ignores frames of other protocols. If reading ends
-// in an error, Load returns it and the packets before it.
+// Load reads the RoCE and InfiniBand packets of a file, and ignores frames of other protocols. If
+// reading ends in an error, Load returns it and the packets before it.
 func Load(file string) (Packets, error) {
 	r, err := Open(file)
 	if err != nil {
@@ -207,7 +207,7 @@ func Load(file string) (Packets, error) {
 	return r.Packets()
 }
 
-// Packets reads the RoCEv2 packets up to the end of the capture. See Load.
+// Packets reads the RoCE and InfiniBand packets up to the end of the capture. See Load.
 func (c *Reader) Packets() (Packets, error) {
 	var ps Packets
 	for rec, err := range c.Records() {

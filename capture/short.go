@@ -25,7 +25,7 @@ func (p *Packet) AppendShort(b []byte, start time.Time) []byte {
 		{p.TVer != 0, fmt.Sprintf("tver %d", p.TVer)}, {p.PKey != packet.DefaultPKey, fmt.Sprintf("pkey %#04x", p.PKey)},
 		{p.Reserved6 != 0, fmt.Sprintf("resv6 %#x", p.Reserved6)}, {p.Reserved7 != 0, fmt.Sprintf("resv7 %#x", p.Reserved7)},
 		{p.Tagged, fmt.Sprintf("vlan %d", p.TCI&0xfff)}, {p.MayFragment, "df 0"},
-		{p.HasGRH(), fmt.Sprintf("lid %d > %d", p.LRH.SLID, p.LRH.DLID)}, {p.LRH.SL != 0, fmt.Sprintf("sl %d", p.LRH.SL)},
+		{p.Network == packet.RoCEv1, "RoCE v1"}, {p.Network == packet.InfiniBand && p.HasGRH(), fmt.Sprintf("lid %d > %d", p.LRH.SLID, p.LRH.DLID)}, {p.LRH.SL != 0, fmt.Sprintf("sl %d", p.LRH.SL)},
 		{p.Cut, "cut"}, {!p.Cut && !p.ICRCOK(), "ICRC BAD"}, {!p.Cut && !p.VCRCOK(), "VCRC BAD"},
 		{p.Err != nil, fmt.Sprintf("error %q", fmt.Sprint(p.Err))},
 	} {

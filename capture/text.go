@@ -159,6 +159,9 @@ func (p *Packet) appendAddressing(b []byte) []byte {
 			b = appendHex(b, " flow_label=", a.FlowLabel, 5)
 		}
 	}
+	if a.Network == packet.RoCEv1 {
+		b = append(b, " roce=v1"...)
+	}
 	if a.Network == packet.InfiniBand {
 		b = appendLRH(b, &a.LRH)
 	}

@@ -69,6 +69,13 @@ func ParseIP(b []byte, f *Frame) error {
 	return parseError(ErrIPHeader, 0)
 }
 
+// ParseGRH is ParseFrame for a packet of RoCE v1 that starts with its GRH.
+func ParseGRH(b []byte, f *Frame) error {
+	f.LRH, f.Link = LRH{}, nil
+	f.SrcMAC, f.DstMAC, f.Tagged, f.TCI = [6]byte{}, [6]byte{}, false, 0
+	return f.parseGlobal(b, 0)
+}
+
 func (f *Frame) parseEthernet(b []byte) (n int, kind uint16, err error) {
 	if len(b) < EthernetLen {
 		return 0, 0, parseError(ErrTruncated, len(b))

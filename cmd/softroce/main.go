@@ -49,9 +49,9 @@ type cli struct {
 	Plugin     devicePluginCmd `cmd:"" name:"device-plugin" help:"Offer the NICs to the pods of a Kubernetes node."`
 	Persona    personaCmd      `cmd:"" help:"List the models that a NIC can report to be, or show one."`
 	Capture    captureCmd      `cmd:"" help:"Record the packets of a running daemon."`
-	Decode     decodeCmd       `cmd:"" help:"Print the RoCEv2 and InfiniBand packets of a capture file."`
+	Decode     decodeCmd       `cmd:"" help:"Print the RoCE and InfiniBand packets of a capture file."`
 	Replay     replayCmd       `cmd:"" help:"Replay a capture file and compare the NICs in it with softroce."`
-	Check      checkCmd        `cmd:"" help:"Check the packets of a capture file against the rules of RoCEv2 and InfiniBand."`
+	Check      checkCmd        `cmd:"" help:"Check the packets of a capture file against the rules of RoCE and InfiniBand."`
 	Report     reportCmd       `cmd:"" help:"Write a page that shows a capture file: verdict, connections, every packet."`
 	Scenario   scenarioCmd     `cmd:"" help:"Run packet-level test scenarios."`
 	Sim        simCmd          `cmd:"" help:"Simulate NICs on a network of switches, under virtual time."`
