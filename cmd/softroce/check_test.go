@@ -25,7 +25,7 @@ func TestCheckReportsPacketAndRule(t *testing.T) {
 	}{
 		{"wrong", b, "packet 1: icrc: ", ""},
 		{"cut", b[:len(b)-10], "packet 1: icrc: ", "softroce: "},
-		{"start", b[:24], "nothing was judged: there is no RoCEv2 or InfiniBand packet", ""},
+		{"start", b[:24], "nothing was judged: there is no RoCE or InfiniBand packet", ""},
 	} {
 		file := filepath.Join(t.TempDir(), c.name)
 		if err := os.WriteFile(file, c.file, 0o600); err != nil {

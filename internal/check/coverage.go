@@ -30,7 +30,7 @@ func (r *Report) unpaired(f *flow) {
 func (r *Report) Incomplete() []string {
 	var why []string
 	if r.RoCE == 0 {
-		why = append(why, "nothing was judged: there is no RoCEv2 or InfiniBand packet")
+		why = append(why, "nothing was judged: there is no RoCE or InfiniBand packet")
 	} else if r.RoCE == r.Cut {
 		why = append(why, "nothing was judged: the capture has only a part of each packet")
 	}
@@ -50,7 +50,7 @@ func (r *Report) Incomplete() []string {
 		why = append(why, fmt.Sprintf("%s were not judged: there are more than %d flows", count(r.Beyond, "packet"), conversation.MaxFlows))
 	}
 	if r.RD > 0 {
-		why = append(why, fmt.Sprintf("%s not judged: reliable datagrams, manufacturer opcodes or CNPs of InfiniBand", count(r.RD, "packet")))
+		why = append(why, fmt.Sprintf("%s not judged: reliable datagrams, manufacturer opcodes or CNPs of InfiniBand or RoCE v1", count(r.RD, "packet")))
 	}
 	return why
 }

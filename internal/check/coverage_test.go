@@ -133,7 +133,7 @@ func TestReportSaysWhatWasJudged(t *testing.T) {
 		{"a connection", "pp-rc-mtu1024", func(*recording) {}, "", "no rule is broken: judged 1 connection with 10 messages, 50 packets"},
 		{"datagrams", "pp-ud", func(*recording) {}, "", "no rule is broken: judged no connection, 10 packets"},
 		{"UC", "pp-uc-mtu1024", func(*recording) {}, "", " messages of UC, "},
-		{"no packet", "pp-ud", func(t *recording) { t.rs = nil }, "nothing was judged: there is no RoCEv2 or InfiniBand packet", "nothing was judged"},
+		{"no packet", "pp-ud", func(t *recording) { t.rs = nil }, "nothing was judged: there is no RoCE or InfiniBand packet", "nothing was judged"},
 		{"a manufacturer's opcode", "pp-ud", func(t *recording) { t.raw(0, func(b []byte) { b[atBTH] = 0xc4 }) },
 			"1 packet not judged: reliable datagrams, manufacturer opcodes or CNPs of InfiniBand", "as far as was judged: no connection, 9 packets"},
 		{"manufacturers' opcodes only", "pp-ud", func(t *recording) {

@@ -94,7 +94,7 @@ func (j *judge) network(p *judgedPacket) {
 	if p.Dst.IsMulticast() != (p.DestQP == packet.PSNMask) && p.info.Service == packet.UD || p.Dst.IsMulticast() && p.info.Service != packet.UD {
 		j.violates(p, ruleAddress, "%v to %v, QP %#x", p.Opcode, p.Dst, p.DestQP)
 	}
-	if p.HopLimit == 0 {
+	if p.HopLimit == 0 && p.Network == packet.RoCEv2 { // a GRH may have it (IBTA 8.3)
 		j.violates(p, ruleTTL, "it is 0, expected more")
 	}
 	if p.MayFragment {

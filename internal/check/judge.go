@@ -99,6 +99,7 @@ func (j *judge) record(rec capture.Record) {
 		return
 	}
 	j.RoCE++
+	j.RoCEv1 += bit(cp.Network == packet.RoCEv1)
 	j.InfiniBand += bit(cp.Network == packet.InfiniBand)
 	if j.mirror.IsCopy(cp) || j.views.IsAnother(cp) {
 		j.Views++
@@ -142,9 +143,11 @@ func service(o packet.Opcode) string {
 	return "other"
 }
 
-// unreadable judges a frame to RoCEv2's UDP port, or of InfiniBand, whose headers cannot be parsed.
+// unreadable judges a frame to RoCEv2's UDP port, of RoCE v1 or of InfiniBand whose headers cannot
+// be parsed.
 func (j *judge) unreadable(rec capture.Record, err error) {
 	j.RoCE++
+	j.RoCEv1 += bit(isRoCEv1(rec))
 	j.InfiniBand += bit(rec.LinkType == capture.InfiniBand)
 	if rec.Length > len(rec.Data) {
 		j.Cut++
@@ -161,6 +164,12 @@ func (j *judge) unreadable(rec capture.Record, err error) {
 	j.reject(p)
 }
 
+// isRoCEv1 reports whether a frame that cannot be parsed is one of RoCE v1.
+func isRoCEv1(rec capture.Record) bool {
+	var f packet.Frame
+	return rec.LinkType == capture.Ethernet && packet.ParseFrame(rec.Data, &f) != nil && f.Network == packet.RoCEv1
+}
+
 // readable applies the rules that all others depend on, and reports whether p keeps to them.
 func (j *judge) readable(p *judgedPacket) bool {
 	switch s := p.Opcode.Service(); {
@@ -171,7 +180,7 @@ func (j *judge) readable(p *judgedPacket) bool {
 	case !p.cut() && !p.ICRCOK():
 		j.violates(p, ruleICRC, "%v with ICRC %#08x, expected %#08x", p.Opcode, p.ICRC(), packet.ICRCBytes(&p.Addressing, p.Transport[:len(p.Transport)-packet.ICRCLen]))
 		return false
-	case s == packet.RD || s > packet.XRC || s == packet.CNP && p.Network == packet.InfiniBand:
+	case s == packet.RD || s > packet.XRC || s == packet.CNP && p.Network != packet.RoCEv2:
 		j.RD++
 		j.noteOn(p, noteForeign)
 		return false

@@ -11,14 +11,15 @@ import (
 // A Report is the result of judging a capture. It marshals to JSON.
 type Report struct {
 	File       string `json:"file,omitempty"`
-	RoCE       int    `json:"roce_packets"`              // of RoCEv2 or InfiniBand
+	RoCE       int    `json:"roce_packets"`              // of RoCE or InfiniBand
+	RoCEv1     int    `json:"roce_v1_packets"`           // those of RoCE v1
 	InfiniBand int    `json:"infiniband_packets"`        // those of InfiniBand
 	Other      int    `json:"other_frames"`              // of other protocols
 	Views      int    `json:"seen_on_another_interface"` // packets that are another view of one before, judged once
 	Cut        int    `json:"cut_packets"`               // of which the capture has only a part
 	Flows      int    `json:"flows"`                     // queue pairs that RC, XRC or UC packets go to
 	Beyond     int    `json:"packets_beyond_flows"`      // of more flows than are judged
-	RD         int    `json:"rd_packets"`                // of reliable datagrams, manufacturer opcodes and InfiniBand's CNPs, which are not judged
+	RD         int    `json:"rd_packets"`                // of reliable datagrams, manufacturer opcodes and CNPs that are not of RoCEv2, which are not judged
 
 	// What was judged beyond single packets: pairs of opposite flows with their messages, and those
 	// of UC. Flows of RC and XRC without an opposite one are listed, the first maxUnpaired of them.
@@ -183,13 +184,19 @@ func (r *Report) writeSummary(b *strings.Builder) {
 
 // packets says how many packets there are, and of which network.
 func (r *Report) packets() string {
-	switch r.InfiniBand {
-	case 0:
-		return count(r.RoCE, "RoCEv2 packet")
-	case r.RoCE:
-		return count(r.RoCE, "InfiniBand packet")
+	var l []string
+	for _, c := range []struct {
+		n    int
+		what string
+	}{{r.RoCE - r.RoCEv1 - r.InfiniBand, "RoCEv2 packet"}, {r.RoCEv1, "RoCE v1 packet"}, {r.InfiniBand, "InfiniBand packet"}} {
+		if c.n > 0 {
+			l = append(l, count(c.n, c.what))
+		}
 	}
-	return count(r.RoCE-r.InfiniBand, "RoCEv2 packet") + " and " + count(r.InfiniBand, "InfiniBand packet")
+	if len(l) == 0 {
+		return count(0, "RoCEv2 packet")
+	}
+	return strings.Join(l, " and ")
 }
 
 func prefix(flow string) string {

@@ -132,7 +132,7 @@ func partyOf(r Rule, request bool) Party {
 var (
 	noteCut         = Rule{"cut", "the capture has only a part of the frame: the rest is not judged", ""}
 	noteOffload     = Rule{"offload", "the checksum is left to the hardware", ""}
-	noteForeign     = Rule{"not-judged", "reliable datagrams, manufacturer opcodes and CNPs of InfiniBand are not judged", ""}
+	noteForeign     = Rule{"not-judged", "reliable datagrams, manufacturer opcodes and CNPs of InfiniBand or RoCE v1 are not judged", ""}
 	noteMany        = Rule{"too-many", "more flows than can be judged", ""}
 	noteNewStream   = Rule{"new-connection", "PSNs far from those before: judged as a new connection", ""}
 	noteGap         = Rule{"gap", "requests are missing in the capture", ""}

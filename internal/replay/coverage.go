@@ -39,7 +39,7 @@ func (r *Report) Incomplete() []string {
 	var why []string
 	switch {
 	case r.RoCE == 0:
-		why = append(why, "nothing was compared: there is no RoCEv2 or InfiniBand packet")
+		why = append(why, "nothing was compared: there is no RoCE or InfiniBand packet")
 	case r.Compared == 0 && len(r.Connections) > 0:
 		why = append(why, "nothing was compared: all that the capture has may repeat or answer what was sent before it")
 	case r.Compared == 0:
