@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"softroce/internal/conversation"
+	"softroce/packet"
 )
 
 // compareChoices compares what an implementation may choose.
@@ -48,7 +49,7 @@ func (s *stream) comparePaths() {
 			if e.MigReq != migrated {
 				side.v.differ(e, "MigReq", fmt.Sprint(e.MigReq), fmt.Sprintf("%v, as in most packets", migrated))
 			}
-			if known && e.SrcPort != port {
+			if known && e.Network == packet.RoCEv2 && e.SrcPort != port {
 				side.v.differ(e, "UDP source port", fmt.Sprint(e.SrcPort), fmt.Sprint(port))
 			}
 			if i > 0 && e.IsIPv4() && int16(e.ID-side.sent[i-1].ID) <= 0 {
