@@ -77,7 +77,7 @@ func (c command) run(ts *testscript.TestScript, neg bool, args []string) {
 	s.log = ts.Logf
 	s.commands++
 	err := c.execute(s, neg, args)
-	for _, beyond := range []error{testbed.ErrOneNIC, testbed.ErrNoFaults, testbed.ErrNoXRC, testbed.ErrNoAtomicWrite, testbed.ErrNoFlush, testbed.ErrNoFrames, testbed.ErrNoVLAN, testbed.ErrNoRings} {
+	for _, beyond := range []error{testbed.ErrOneNIC, testbed.ErrNoFaults, testbed.ErrNoXRC, testbed.ErrNoAtomicWrite, testbed.ErrNoFlush, testbed.ErrNoFrames, testbed.ErrNoVLAN, testbed.ErrNoRoCEv1, testbed.ErrNoRings} {
 		if errors.Is(err, beyond) {
 			s.skip(err)
 		}

@@ -19,7 +19,7 @@ var linkKinds = vocabulary[wire.InjectAs]{"cable", map[string]wire.InjectAs{"pac
 // headerOffsets are the offsets of a frame's headers.
 type headerOffsets struct {
 	ip, udp int
-	is4     bool
+	is4, v1 bool
 }
 
 // A frameField is a field of the headers around a packet.
@@ -45,7 +45,12 @@ func ipOffset(four, six int) func(headerOffsets) int {
 }
 
 func udpOffset(off int) func(headerOffsets) int {
-	return func(h headerOffsets) int { return h.udp + off }
+	return func(h headerOffsets) int {
+		if h.v1 {
+			return -1
+		}
+		return h.udp + off
+	}
 }
 
 var frameFields = []frameField{
@@ -65,7 +70,7 @@ var frameFields = []frameField{
 func (f *frameField) set(frame []byte, h headerOffsets, v uint64) error {
 	at := f.at(h)
 	if at < 0 {
-		return fmt.Errorf("the IPv6 header has no %s", f.name)
+		return fmt.Errorf("the headers have no %s", f.name)
 	}
 	switch {
 	case f.bits == 16:
@@ -129,10 +134,10 @@ func (s *script) parseFrameEdit(args *arguments) (*frameEdit, error) {
 // build returns the Ethernet frame around f, with the changes.
 func (e *frameEdit) build(f *wire.TxFrame) ([]byte, error) {
 	p := f.Path
-	a := packet.Addressing{SrcMAC: testbed.PeerMAC, DstMAC: p.DstMAC, Tagged: p.VLAN != 0 || p.Priority != 0,
+	a := packet.Addressing{Network: p.Network, SrcMAC: testbed.PeerMAC, DstMAC: p.DstMAC, Tagged: p.VLAN != 0 || p.Priority != 0,
 		TCI: uint16(p.Priority)<<13 | p.VLAN, Src: p.Src, Dst: p.Dst, TClass: p.TClass, HopLimit: p.HopLimit, SrcPort: p.SrcPort}
 	b := packet.AppendFrame(nil, &a, &f.Tx)
-	h := headerOffsets{ip: a.HeaderLen() - a.IPHeaderLen(), udp: a.HeaderLen() - packet.UDPLen, is4: a.Src.Is4()}
+	h := headerOffsets{ip: a.HeaderLen() - a.IPHeaderLen(), udp: a.HeaderLen() - packet.UDPLen, is4: a.IsIPv4(), v1: p.Network == packet.RoCEv1}
 	if bit := int(f.Flip) - 1; bit >= 0 {
 		b[a.HeaderLen()+bit/8] ^= 0x80 >> (bit % 8)
 	}

@@ -15,7 +15,7 @@ const peerUDPPort = 0xc123
 // cmdInject builds a packet and sends it to the NIC of a queue pair, as its peer would:
 //
 //	inject QP OPCODE [FIELD=VALUE]… [payload=DATA | payload_len=N] [icrc=bad] [cut=N] [src=ADDRESS] [to=ADDRESS] [tclass=N]
-//	       [vlan=N] [priority=N] [src_port=N] [cable=LINK [FRAME-FIELD=VALUE]…] [and] [aside]
+//	       [vlan=N] [priority=N] [src_port=N] [roce=v1|v2] [cable=LINK [FRAME-FIELD=VALUE]…] [and] [aside]
 func (s *script) cmdInject(args *arguments) error {
 	q, err := s.parseQP(args)
 	if err != nil {
@@ -152,11 +152,14 @@ func (s *script) peerPath(args *arguments, q *queuePair) (*wire.Path, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.Network, err = parseRoCE(args, q.network); err != nil {
+		return nil, err
+	}
 	if v, ok := args.option("src"); ok {
 		if p.Src, err = s.parseAddress(v); err != nil {
 			return nil, err
 		}
-		if p.Src.Is4() != p.Dst.Is4() || p.Src.Is4In6() {
+		if !p.FamiliesMatch() || p.Src.Is4In6() {
 			return nil, fmt.Errorf("src=%s: %v has another address family", v, p.Dst)
 		}
 	}

@@ -58,6 +58,8 @@ type packetMatch struct {
 	vlan    int    // -1: any
 
 	priority, srcPort int // -1: any
+
+	network packet.Network // InfiniBand: any
 }
 
 // addressing parses the options for the payload and for the headers outside of the transport.
@@ -81,7 +83,8 @@ func (m *packetMatch) addressing(args *arguments) (err error) {
 		}
 		*to = int(n)
 	}
-	return nil
+	m.network, err = parseRoCE(args, packet.InfiniBand)
+	return err
 }
 
 // names reports whether the script specifies a field.
@@ -121,6 +124,8 @@ func (m *packetMatch) check(p *capture.Packet) error {
 		return fmt.Errorf("vlan is %d", p.TCI&0xfff)
 	case m.priority >= 0 && int(p.TCI>>13) != m.priority:
 		return fmt.Errorf("priority is %d", p.TCI>>13)
+	case m.network != packet.InfiniBand && p.Network != m.network:
+		return fmt.Errorf("it is of %v", p.Network)
 	case m.srcPort >= 0 && int(p.SrcPort) != m.srcPort:
 		return fmt.Errorf("src_port is %d", p.SrcPort)
 	}

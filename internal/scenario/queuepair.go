@@ -10,6 +10,7 @@ import (
 	"softroce/internal/ib"
 	"softroce/internal/testbed"
 	"softroce/nic"
+	"softroce/packet"
 )
 
 // parseQPOptions parses the options that qp and pair share.
@@ -40,8 +41,8 @@ func (s *script) parseQPOptions(args *arguments) (o testbed.QPOptions, a nic.QPA
 }
 
 // cmdQP creates a queue pair whose peer is the script: qp NAME [TYPE] [sq_sig_all] [state=STATE]
-// [cq=NAME] [srq=NAME] [pd=NAME] [xrcd=NAME] [to=ADDRESS] [vlan=N] [max_send_wr=N] [max_recv_wr=N]
-// [ATTRIBUTE=VALUE]…
+// [cq=NAME] [srq=NAME] [pd=NAME] [xrcd=NAME] [to=ADDRESS] [vlan=N] [roce=v1] [max_send_wr=N]
+// [max_recv_wr=N] [ATTRIBUTE=VALUE]…
 func (s *script) cmdQP(args *arguments) error {
 	name, err := args.next("a name")
 	if err != nil {
@@ -59,7 +60,11 @@ func (s *script) cmdQP(args *arguments) error {
 	if err := args.number("vlan", 12, &vlan); err != nil {
 		return err
 	}
-	if a.AV.SGIDIndex, err = s.dut.GID(uint16(vlan)); err != nil {
+	network, err := parseRoCE(args, packet.RoCEv2)
+	if err != nil {
+		return err
+	}
+	if a.AV.SGIDIndex, err = s.dut.GID(uint16(vlan), network); err != nil {
 		return err
 	}
 	if err := errors.Join(args.end(), s.reserveName(name)); err != nil {
@@ -73,8 +78,22 @@ func (s *script) cmdQP(args *arguments) error {
 	if err != nil {
 		return err
 	}
-	a.AV.DGID, q.vlan = nic.GIDOf(far), uint16(vlan)
+	a.AV.DGID, q.vlan, q.network = nic.GIDOf(far), uint16(vlan), network
 	return q.connect(a, to)
+}
+
+// parseRoCE parses the option roce=v1 or roce=v2.
+func parseRoCE(args *arguments, unless packet.Network) (packet.Network, error) {
+	switch v, ok := args.option("roce"); {
+	case !ok:
+		return unless, nil
+	case v == "v1":
+		return packet.RoCEv1, nil
+	case v == "v2":
+		return packet.RoCEv2, nil
+	default:
+		return 0, fmt.Errorf("roce=%s: want v1 or v2", v)
+	}
 }
 
 // parseDestination parses the option to=ADDRESS, a multicast group. Without it the destination is
@@ -123,10 +142,10 @@ func (s *script) cmdPair(args *arguments) error {
 		return err
 	}
 	b := a
-	if a.AV.SGIDIndex, err = s.dut.GID(0); err != nil {
+	if a.AV.SGIDIndex, err = s.dut.GID(0, packet.RoCEv2); err != nil {
 		return err
 	}
-	if b.AV.SGIDIndex, err = n.GID(0); err != nil {
+	if b.AV.SGIDIndex, err = n.GID(0, packet.RoCEv2); err != nil {
 		return err
 	}
 	b.SQPSN, b.RQPSN = a.RQPSN, a.SQPSN

@@ -12,6 +12,7 @@ import (
 	"softroce/internal/ib"
 	"softroce/internal/testbed"
 	"softroce/nic"
+	"softroce/packet"
 	"softroce/wire"
 )
 
@@ -60,6 +61,7 @@ type queuePair struct {
 	peerQPN uint32 // number of the peer's queue pair
 	attr    nic.QPAttr
 	vlan    uint16 // VLAN of the queue pair's GID; 0: none
+	network packet.Network
 	sendIDs uint64
 	recvIDs uint64
 }

@@ -9,6 +9,7 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/packet"
 	"softroce/transport"
 )
 
@@ -90,9 +91,12 @@ func orDash(s string) string {
 func (n *remoteNIC) Addr() netip.Addr { return n.addr }
 
 // GID implements NIC: the verbs program knows the index.
-func (n *remoteNIC) GID(vlan uint16) (int, error) {
-	if vlan != 0 {
+func (n *remoteNIC) GID(vlan uint16, network packet.Network) (int, error) {
+	switch {
+	case vlan != 0:
 		return 0, ErrNoVLAN
+	case network == packet.RoCEv1:
+		return 0, ErrNoRoCEv1
 	}
 	return 0, nil
 }

@@ -9,6 +9,7 @@ import (
 	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/nic/nictest"
+	"softroce/packet"
 )
 
 // A simNIC is a simulated NIC and the verbs program on it. The program's rings are in heap memory;
@@ -81,9 +82,9 @@ func (n *simNIC) Killed(reason error) { n.killed = reason }
 func (n *simNIC) Addr() netip.Addr { return n.addr }
 
 // GID implements NIC.
-func (n *simNIC) GID(vlan uint16) (int, error) {
+func (n *simNIC) GID(vlan uint16, network packet.Network) (int, error) {
 	for _, e := range n.client.Device.GIDs() {
-		if e.GID == nic.GIDOf(n.addr) && e.VLAN == int(vlan) {
+		if e.GID == nic.GIDOf(n.addr) && e.VLAN == int(vlan) && e.RoCEv1 == (network == packet.RoCEv1) {
 			return e.Index, nil
 		}
 	}

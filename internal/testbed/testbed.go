@@ -7,6 +7,7 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/packet"
 	"softroce/transport"
 	"softroce/wire"
 )
@@ -87,6 +88,7 @@ var (
 	ErrNoRings       = errors.New("the testbed's verbs program cannot break the ABI")
 	ErrNoFrames      = errors.New("the testbed can send RoCEv2 packets only")
 	ErrNoVLAN        = errors.New("the NIC under test has no address in the VLAN")
+	ErrNoRoCEv1      = errors.New("the testbed's verbs program has no RoCE v1")
 	ErrLink          = errors.New("no link to a live NIC") // also for an invalid description of a link
 )
 
@@ -95,9 +97,9 @@ var (
 type NIC interface {
 	Addr() netip.Addr
 
-	// GID returns the index of the NIC's GID in a VLAN, 0 for none. If it has none there, the error
-	// is ErrNoVLAN.
-	GID(vlan uint16) (index int, err error)
+	// GID returns the index of the NIC's GID in a VLAN, 0 for none, for packets of a network. If it
+	// has none, the error is ErrNoVLAN or ErrNoRoCEv1.
+	GID(vlan uint16, network packet.Network) (index int, err error)
 
 	Register(name string, o RegionOptions) (Region, error)
 	Deregister(name string) error
