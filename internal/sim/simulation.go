@@ -28,6 +28,7 @@ type Profile struct {
 	RNRRetry    uint8         // rnr_retry
 	SharedRecv  bool          // programs have SRQs, which half of the queue pairs use
 	SmallCQ     bool          // completion queues may overrun
+	RoCEv1      bool          // packets are of RoCE v1
 	Loss        float64       // chance that a packet is dropped
 	Duplicate   float64
 	Reorder     float64
@@ -133,6 +134,7 @@ func ProfileOf(seed uint64) Profile {
 		p.XRC = 1 + r.IntN(p.Pairs)
 	}
 	p.drawNetwork(r)
+	p.RoCEv1 = r.IntN(4) == 0
 	return p
 }
 
@@ -142,6 +144,15 @@ func Large() Profile {
 	return Profile{Operations: operations, Source: 1 << 17, NICs: 200, Pairs: 4600, XRC: 200, UC: 100, UD: 200, PerQueue: 4, MaxMessage: 256, Depth: 8,
 		RetryCount: 7, RNRRetry: 7, SharedRecv: true, Windows: true, Disruptions: 20, LateRecv: 0.3,
 		Loss: 0.005, Duplicate: 0.005, Reorder: 0.005, Corrupt: 0.002, Delay: 0.005, Errors: 0.005}
+}
+
+// sgid returns the index of the GIDs that queue pairs and address handles use.
+func (p *Profile) sgid() int {
+	const roceV1 = 32 // behind the GIDs of RoCE v2
+	if p.RoCEv1 {
+		return roceV1 + 1
+	}
+	return 1
 }
 
 // QPs returns the number of queue pairs that a run starts with.
@@ -216,7 +227,7 @@ func (sim *simulation) attrs() nic.QPAttr {
 		QPAttr: ib.QPAttr{PathMTU: mtu, RQPSN: psn(), SQPSN: psn(), Access: everyAccess,
 			MaxRDAtomic: rd, MaxDestRDAtomic: rd, MinRNRTimer: uint8(1 + sim.rnd.IntN(14)), Timeout: sim.timeout(),
 			RetryCount: sim.profile.RetryCount, RNRRetry: sim.profile.RNRRetry, PKey: packet.DefaultPKey},
-		AV:   nic.AddressVector{SGIDIndex: 1, Port: 1},
+		AV:   nic.AddressVector{SGIDIndex: sim.profile.sgid(), Port: 1},
 		Port: 1,
 	}
 }

@@ -133,7 +133,7 @@ func (sim *simulation) newUnreliableProgram(d *nic.Device) (*unreliableProgram, 
 		} else {
 			number = groupAH
 		}
-		av := nic.AddressVector{DGID: dst, SGIDIndex: 1, Port: 1}
+		av := nic.AddressVector{DGID: dst, SGIDIndex: sim.profile.sgid(), Port: 1}
 		var err error
 		if av.Path, err = d.ResolvePath(context.Background(), &av); err != nil {
 			return nil, err
@@ -172,7 +172,7 @@ func connectUC(sim *simulation, qps [2]*unreliableQP) error {
 		t.peer = qps[1-i]
 		a := nic.QPAttr{
 			QPAttr: ib.QPAttr{PathMTU: mtu, SQPSN: psn[i], RQPSN: psn[1-i], DestQPN: t.peer.QPN(), Access: everyAccess},
-			AV:     nic.AddressVector{DGID: t.peer.Device.GIDs()[1].GID, SGIDIndex: 1, Port: 1}, Port: 1,
+			AV:     nic.AddressVector{DGID: t.peer.Device.GIDs()[1].GID, SGIDIndex: sim.profile.sgid(), Port: 1}, Port: 1,
 		}
 		if err := t.Connect(a); err != nil {
 			return err

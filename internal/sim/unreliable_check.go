@@ -84,6 +84,9 @@ func (t *unreliableQP) checkGRH(g *packet.GRH, m []byte, c *nictest.WC) error {
 	if from == nil || g.Src() != from.Device.GIDs()[1].GID.Addr() {
 		return fmt.Errorf("a datagram's GRH has source %v", g.Src())
 	}
+	if g.IsIP() == t.sim.profile.RoCEv1 {
+		return fmt.Errorf("a datagram's GRH is of another version of RoCE: %x", g)
+	}
 	if dst := g.Dst(); dst != t.Device.GIDs()[1].GID.Addr() && dst.String() != groupAddr {
 		return fmt.Errorf("a datagram's GRH has destination %v", dst)
 	}
