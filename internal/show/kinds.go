@@ -64,7 +64,11 @@ var kinds = []Kind{
 	}),
 	objects("qp", "queue pairs, with their retransmissions, timeouts and NAKs", func(d *daemon.Device) []nic.QPInfo { return d.QPs }, qpLine),
 	objects("ah", "address handles", func(d *daemon.Device) []nic.AHInfo { return d.AHs }, func(a nic.AHInfo) []any {
-		return owned(a.Owner, "ahn", a.ID, "path", fmt.Sprintf("%v > %v", a.Src, a.Dst), "tclass", a.TClass, "hop_limit", a.HopLimit, "pdn", a.PD)
+		l := owned(a.Owner, "ahn", a.ID, "path", fmt.Sprintf("%v > %v", a.Src, a.Dst), "tclass", a.TClass, "hop_limit", a.HopLimit, "pdn", a.PD)
+		if a.RoCEv1 {
+			l = append(l, "roce", "v1")
+		}
+		return l
 	}),
 	objects("mcast", "multicast groups with their queue pairs", func(d *daemon.Device) []nic.GroupInfo { return d.Groups }, func(g nic.GroupInfo) []any {
 		return []any{"group", g.Addr, "lqpn", strings.Trim(strings.ReplaceAll(fmt.Sprint(g.QPs), " ", ","), "[]")}
@@ -117,6 +121,9 @@ func qpLine(q nic.QPInfo) []any {
 	l := owned(q.Owner, "lqpn", q.QPN, "rqpn", q.RemoteQPN, "type", q.Type, "state", q.State, "rq-psn", secret(q.Owner, q.RQPSN),
 		"sq-psn", secret(q.Owner, q.SQPSN), "mtu", q.PathMTU, "path", path, "sq", q.SendPosted, "rq", q.RecvPosted,
 		"pdn", number(q.PD), "send_cqn", number(q.SendCQ), "recv_cqn", number(q.RecvCQ), "srqn", number(q.SRQ))
+	if q.RoCEv1 {
+		l = append(l, "roce", "v1")
+	}
 	if q.Rate > 0 {
 		l = append(l, "rate", fmt.Sprintf("%.4gGb/s", float64(q.Rate)/1e9))
 	}

@@ -32,7 +32,7 @@ func roundTripped(t *testing.T) *daemon.Snapshot {
 		MWs:    []nic.MWInfo{{Owner: owner, ID: 6, PD: 1, Type: "1"}, {Owner: owner, ID: 7, PD: 1, Type: "2B", Bound: true, QPN: 17, IOVA: 0x1010, Length: 16, Access: "remote_read"}},
 		DMs:    []nic.DMInfo{{Owner: owner, ID: 9, Length: 100, Users: 1}},
 		SRQs:   []nic.SRQInfo{{Owner: owner, ID: 8, PD: 1, Entries: 64, MaxSGE: 2, Posted: 5, Limit: 8, Users: 1, Number: 3}},
-		AHs:    []nic.AHInfo{{Owner: owner, ID: 10, PD: 1, PathInfo: nic.PathInfo{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2")}, TClass: 8, HopLimit: 64}},
+		AHs:    []nic.AHInfo{{Owner: owner, ID: 10, PD: 1, PathInfo: nic.PathInfo{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), RoCEv1: true}, TClass: 8, HopLimit: 64}},
 		Groups: []nic.GroupInfo{{Addr: netip.MustParseAddr("239.1.2.3"), QPs: []uint32{20, 21}}},
 		Faults: []nic.FaultInfo{{ID: 5, Line: 2, Rule: "drop nth 3", Matched: 9, Acted: 1}},
 	}
@@ -75,7 +75,7 @@ link nic0/1 mwn 7 type 2B bound true lqpn 17 iova 0x1010 length 16 access remote
 `,
 		"dm":     "link nic0/1 dmn 9 length 100 users 1 client 3 pid 42 comm app\n",
 		"srq":    "link nic0/1 srqn 8 wr 64 sge 2 posted 5 limit 8 users 1 pdn 1 cqn - xrc_srqn 3 client 3 pid 42 comm app\n",
-		"ah":     "link nic0/1 ahn 10 path 192.0.2.1 > 192.0.2.2 tclass 8 hop_limit 64 pdn 1 client 3 pid 42 comm app\n",
+		"ah":     "link nic0/1 ahn 10 path 192.0.2.1 > 192.0.2.2 tclass 8 hop_limit 64 pdn 1 client 3 pid 42 comm app roce v1\n",
 		"mcast":  "link nic0/1 group 239.1.2.3 lqpn 20,21\n",
 		"faults": "link nic0/1 id 5 line 2 matched 9 acted 1 overflowed 0 rule drop nth 3\n",
 	} {
