@@ -133,8 +133,8 @@ func (d *Device) sendCNPs() {
 	}
 }
 
-// noteSentCNPs handles the CNPs of the last step. Another process may have had the processor between
-// its beginning and the moment when they left, which is not later than now.
+// noteSentCNPs handles the CNPs of the last step. Another process may have had the processor
+// between its beginning and the moment when they left, which is not later than now.
 func (d *Device) noteSentCNPs() {
 	for s := &d.congestion; !s.sent.empty(); {
 		if q := s.sent.pop(); d.engine.continues {

@@ -15,10 +15,10 @@ const (
 	fabricQueue = 1024 // frames that a link queues
 )
 
-// A Fabric is a switch inside the process, between the FabricLinks of emulated NICs, or a network of
-// switches with queues and rates: see fabricNetwork. A frame goes
-// to the link that has its destination address in its VLAN, and is dropped if there is none. A
-// multicast frame goes to all links that joined the group and have an address in the VLAN.
+// A Fabric is a switch inside the process, between the FabricLinks of emulated NICs, or a network
+// of switches with queues and rates: see fabricNetwork. A frame goes to the link that has its
+// destination address in its VLAN, and is dropped if there is none. A multicast frame goes to all
+// links that joined the group and have an address in the VLAN.
 //
 // A frame takes these steps:
 //

@@ -11,7 +11,8 @@ import (
 )
 
 // A fabricNetwork is what a fabric of switches has between its links: the network that simulations
-// have, in real time. Whoever sends or receives carries out what has happened since the last call.
+// have, in real time. A link that sends or receives carries out what has happened since the last
+// call.
 //
 // A frame takes these steps:
 //
@@ -21,8 +22,8 @@ import (
 //  3. When the frame arrives, the link is woken if another owner has carried out the event, and
 //     Receive returns the copy.
 //
-// Frames to a group are sent once for each of its links. Those to the sender itself do not reach the
-// network.
+// Frames to a group are sent once for each of its links. Those to the sender itself do not reach
+// the network.
 type fabricNetwork struct {
 	mu    sync.Mutex
 	net   *network.Network
@@ -55,8 +56,9 @@ func NewSwitchedFabric(t *network.Topology) (*Fabric, error) {
 	return f, nil
 }
 
-// Plug connects the link to the port of the NIC that has a name in the fabric's network, and returns
-// the rate of the port in b/s. On a fabric that is no network it does nothing and returns 0.
+// Plug connects the link to the port of the NIC that has a name in the fabric's network, and
+// returns the rate of the port in b/s. On a fabric that is no network it does nothing and returns
+// 0.
 func (p *FabricLink) Plug(name string) (rate int64, err error) {
 	n := p.fabric.network
 	if n == nil {

@@ -97,7 +97,8 @@ func TestSwitchPacesFrames(t *testing.T) {
 	}
 }
 
-// drain receives at a NIC, at the times of all events, until nothing is left, and returns the frames.
+// drain receives at a NIC, at the times of all events, until nothing is left, and returns the
+// frames.
 func (n *switchedNIC) drain(now int64) (got []RxFrame) {
 	batch := make([]RxFrame, 8)
 	for {
@@ -243,7 +244,7 @@ func TestSwitchAllowsConcurrentOwners(t *testing.T) {
 		wg.Go(func() {
 			batch := make([]RxFrame, 32)
 			sent, now := 0, int64(1)
-			for missing.Load() > 0 { // whoever has sent must carry out what is due
+			for missing.Load() > 0 { // a link that has sent carries out what is due
 				if sent < each {
 					k, err := n.Send(now, switchedFrames(i, (i+1)%4, min(16, each-sent), 0))
 					if err != nil {

@@ -144,8 +144,8 @@ func (a *responderPlayer) sendable() bool {
 	return s.Header.Opcode == packet.Acknowledge && s.Header.AETH.Syndrome.IsACK() && s.PSN >= a.next && a.next > a.acked && !a.reading()
 }
 
-// sendsNoMore reports whether the live requester has gone back more often than the captured one since
-// the last reply: it waits for an acknowledgement.
+// sendsNoMore reports whether the live requester has gone back more often than the captured one
+// since the last reply: it waits for an acknowledgement.
 func (a *responderPlayer) sendsNoMore() bool {
 	return a.goBacks > 1 && a.pass >= a.script.Replies[a.repliesSent].Pass
 }

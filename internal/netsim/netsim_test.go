@@ -117,7 +117,8 @@ func TestIncastWithPFC(t *testing.T) {
 	}
 }
 
-// With neither, a port of 1000 packets drops whole bursts. The senders come to share it all the same.
+// With neither, a port of 1000 packets drops whole bursts. The senders come to share it all the
+// same.
 func TestIncastWithDrops(t *testing.T) {
 	for _, n := range []int{2, 4, 8, 32, 128} {
 		r := run(t, fmt.Sprintf("switch: {queue: 4200kB}\nnic: {congestion: none}\nstar: {nics: %d}", n+1),

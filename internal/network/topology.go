@@ -8,8 +8,8 @@ type Topology struct {
 	Links  []Link
 	Switch SwitchConfig
 
-	// NICQueue is how long the port of a NIC may take to send what it queues, in ns, before it has no
-	// room. It queues 32 KiB in any case.
+	// NICQueue is how long the port of a NIC may take to send what it queues, in ns, before it
+	// has no room. It queues 32 KiB in any case.
 	NICQueue int64
 }
 

@@ -13,8 +13,8 @@ type NotificationPoint struct {
 // Pending reports whether Received must be called for packets without a mark, too.
 func (n *NotificationPoint) Pending() bool { return n.pending }
 
-// Received handles a packet that arrived at now, and reports whether a CNP is to be sent. It does so
-// for each packet until Sent is called.
+// Received handles a packet that arrived at now, and reports whether a CNP is to be sent. It does
+// so for each packet until Sent is called.
 func (n *NotificationPoint) Received(p *Params, marked bool, now int64) bool {
 	n.pending = (n.pending || marked) && p.Algorithm != None
 	return n.pending && now >= n.next

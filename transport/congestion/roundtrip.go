@@ -15,9 +15,9 @@ type RoundTrip struct {
 	ambiguous uint64
 }
 
-// Bounds of what counts as the round trip of an empty path, in nanoseconds. The replies of a process
-// that waits for a processor take longer than the lower one now and then. The upper one exceeds the
-// round trip of a data center: where no reply was faster, all came through a queue.
+// Bounds of what counts as the round trip of an empty path, in nanoseconds. The replies of a
+// process that waits for a processor take longer than the lower one now and then. The upper one
+// exceeds the round trip of a data center: where no reply was faster, all came through a queue.
 const (
 	leastRoundTrip = 50e3
 	mostRoundTrip  = 200e3
@@ -51,8 +51,8 @@ func (r *RoundTrip) measured(d int64) {
 // WentBack handles that requests will be sent again, because one of them or a reply was lost.
 func (r *RoundTrip) WentBack() { r.began = 0 }
 
-// Repeated handles that the requests before a PSN will be sent again although nothing shows that one
-// was lost.
+// Repeated handles that the requests before a PSN will be sent again although nothing shows that
+// one was lost.
 func (r *RoundTrip) Repeated(end uint64) { r.began, r.ambiguous = 0, end }
 
 // Limit returns the time after which a reply is probably lost, 0 if there is no estimate.

@@ -54,8 +54,8 @@ func (w *Window) Acknowledged(n uint64, queued bool) {
 	w.acked %= each
 }
 
-// Lost halves the window after a loss among the packets in flight. All of them are sent again, which
-// thus stays in proportion to what arrives.
+// Lost halves the window after a loss among the packets in flight. All of them are sent again,
+// which thus stays in proportion to what arrives.
 func (w *Window) Lost(flight uint64) {
 	w.size = max(min(w.size, flight)/2, MinWindow)
 	w.threshold, w.acked = w.size, 0
