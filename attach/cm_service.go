@@ -33,7 +33,8 @@ type cmService struct {
 	ended  chan struct{}
 }
 
-func newCMService(devices []device, refuse func(cm.NIC, cm.Owner) cm.Reason, isolate func(cm.NIC, cm.Owner) bool) (*cmService, error) {
+// newCMService starts the service. setRules sets what the fault program does to connections.
+func newCMService(devices []device, setRules func(*cm.Manager)) (*cmService, error) {
 	s := &cmService{start: time.Now(), wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	var seed [8]byte
 	if _, err := rand.Read(seed[:]); err != nil {
@@ -47,7 +48,7 @@ func newCMService(devices []device, refuse func(cm.NIC, cm.Owner) cm.Reason, iso
 		nics = append(nics, n)
 	}
 	s.manager = cm.NewManager(nics, binary.LittleEndian.Uint64(seed[:]))
-	s.manager.Refuse, s.manager.Isolate = refuse, isolate
+	setRules(s.manager)
 	for _, n := range s.nics {
 		n.engine.Do(func() { n.HandleMADs(n.receive) })
 		n.Interface().OnChange(func() { s.post(n.addressesChanged) })

@@ -80,6 +80,10 @@ func (s *Server) ruleActed(what string, r *fault.VerbRule, call *fault.Call) {
 	}
 }
 
+func (s *Server) setConnectionRules(m *cm.Manager) {
+	m.Refuse, m.Isolate, m.Linger = s.rejectConnection, s.isolatePeer, s.prolongTimewait
+}
+
 // rejectConnection returns the reason with which the fault program rejects a connection to a
 // program, or 0.
 func (s *Server) rejectConnection(n cm.NIC, listener cm.Owner) (why cm.Reason) {
@@ -99,6 +103,17 @@ func (s *Server) isolatePeer(n cm.NIC, requester cm.Owner) (isolated bool) {
 		isolated = true
 	}
 	return isolated
+}
+
+// prolongTimewait returns by how many nanoseconds the fault program makes the timewait of a
+// connection of a program longer.
+func (s *Server) prolongTimewait(n cm.NIC, o cm.Owner) int64 {
+	call := fault.Call{Verb: fault.VerbTimewait, NIC: n.Name(), PID: o.PID, Comm: o.Comm}
+	v := s.config.Faults.Evaluate(call)
+	for _, r := range v.Rules {
+		s.ruleActed("timewait is prolonged by the fault program", r, &call)
+	}
+	return int64(v.Delay)
 }
 
 // addFaults adds the rules of a program to those that the daemon has.

@@ -177,7 +177,7 @@ func NewServer(c Config) (*Server, error) {
 		return nil, errors.New("attach: no devices to serve")
 	}
 	var err error
-	if s.cm, err = newCMService(s.devices, s.rejectConnection, s.isolatePeer); err != nil {
+	if s.cm, err = newCMService(s.devices, s.setConnectionRules); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -115,6 +115,9 @@ const (
 // An Agent implements the protocol of the connection manager for any number of ports. One goroutine
 // calls its methods and those of its connections, with the time in nanoseconds.
 type Agent struct {
+	// Linger, if it is set, returns by how many nanoseconds the timewait of a connection is longer.
+	Linger func(c *Conn) int64
+
 	handler Handler
 	random  *rand.Rand
 	mask    uint32 // turns a counter into communication IDs that are hard to guess

@@ -248,7 +248,11 @@ func (c *Conn) timedOut(now int64) {
 // (12.9.8.4).
 func (c *Conn) timewait(now int64) {
 	c.state = StateTimewait
-	c.agent.timers.set(c, now+ib.TimeCode(c.life))
+	wait := ib.TimeCode(c.life)
+	if c.agent.Linger != nil {
+		wait += c.agent.Linger(c)
+	}
+	c.agent.timers.set(c, now+wait)
 }
 
 // established ends the wait for an RTU.

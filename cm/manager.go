@@ -110,6 +110,9 @@ type Manager struct {
 	// Isolate, if it is set, is called for each valid request of a program for a connection. If it
 	// returns true, the request is not sent, and the peer is unreachable.
 	Isolate func(n NIC, requester Owner) bool
+	// Linger, if it is set, returns by how many nanoseconds the timewait of a connection of a
+	// program, which begins, is longer.
+	Linger func(n NIC, o Owner) int64
 
 	agent    *Agent
 	nics     []NIC
@@ -141,8 +144,16 @@ func NewManager(nics []NIC, seed uint64) *Manager {
 	m := &Manager{nics: nics, sessions: map[*Session]struct{}{}, ports: map[portKey][]*ID{},
 		shares: map[uint32]*share{}, bound: map[PortSpace]int{}}
 	m.agent = NewAgent(m, seed)
+	m.agent.Linger = m.linger
 	m.nextPort = firstPort + uint16(m.agent.random.IntN(lastPort-firstPort))
 	return m
+}
+
+func (m *Manager) linger(c *Conn) int64 {
+	if id, _ := c.Owner.(*ID); id != nil && m.Linger != nil {
+		return m.Linger(id.nic, id.session.owner)
+	}
+	return 0
 }
 
 // Advance sets the present time, which holds until the next Advance, and handles the deadlines that

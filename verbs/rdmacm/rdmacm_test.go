@@ -315,6 +315,45 @@ func TestPeersAreUnreachableByRule(t *testing.T) {
 	}
 }
 
+// The timewait of a connection is as long as a rule for its program says. The rule does not count
+// that of the peer, which has another NIC.
+func TestTimewaitIsProlongedByRule(t *testing.T) {
+	const longer = 3 * time.Second
+	recorder := capture.NewRecorder()
+	f := fabrictest.New(t, fabrictest.Config{Sinks: map[int]wire.FrameSink{0: recorder}})
+	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
+	_, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
+	rule := fmt.Sprintf("slow timewait %v client %d", longer, os.Getpid())
+	if err := f.SetFaults(0, rule); err != nil {
+		t.Fatal(err)
+	}
+	x, y := verbstest.EndpointConfig{}.New(t, f.Open(0)), verbstest.EndpointConfig{}.New(t, f.Open(1))
+	id := client.routed(rdmacm.PSTCP, verbs.RC, at)
+	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{QPNum: x.QPNum()}))
+	peer := server.event(rdmacm.EventConnectRequest).ID
+	noError(t, peer.Accept(t.Context(), rdmacm.ConnParam{QPNum: y.QPNum()}))
+	client.event(rdmacm.EventConnectResponse)
+	noError(t, id.Establish(t.Context()))
+	server.event(rdmacm.EventEstablished)
+	began := time.Now()
+	noError(t, id.Disconnect(t.Context()))
+	server.event(rdmacm.EventDisconnected)
+	noError(t, peer.Disconnect(t.Context()))
+	client.event(rdmacm.EventDisconnected)
+	client.event(rdmacm.EventTimewaitExit)
+	if took := time.Since(began); took < longer {
+		t.Errorf("timewait has ended after %v", took)
+	}
+	server.event(rdmacm.EventTimewaitExit)
+	s := f.Server.Snapshot()
+	if l := s.Devices[0].Faults; len(l) != 1 || l[0].Acted != 1 || len(s.Devices[1].Faults) != 0 {
+		t.Errorf("counted %+v, and %+v at the peer", l, s.Devices[1].Faults)
+	}
+	if l := recorder.Notes(); len(l) != 1 || l[0].PID != os.Getpid() || !strings.Contains(l[0].Text, "slow timewait") {
+		t.Errorf("notes %+v", l)
+	}
+}
+
 // Rules of a fault program find the messages of a connection, and no others. Repeated messages do
 // not disturb it.
 func TestFaultsOfMessages(t *testing.T) {

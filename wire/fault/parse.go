@@ -122,7 +122,7 @@ func (p *parser) statement(prog *Program) {
 		if len(p.words) > 0 {
 			noun = p.words[0]
 		}
-		if slices.Contains(nouns[first], noun) && noun != VerbConnection {
+		if slices.Contains(nouns[first], noun) && (noun == nounAccess || noun == nounCompletion) {
 			p.words = p.words[1:]
 			p.completionRule(prog, first, noun)
 		} else {

@@ -61,6 +61,8 @@ func TestParseErrorsSuggestCorrections(t *testing.T) {
 		{"fail connection", `line 1: at the end: a reason such as consumer_defined must follow`},
 		{"fail connection consumer_defind", `line 1: "consumer_defind": is not the reason of a REJ, by name or from 1 to 65534; did you mean "consumer_defined"?`},
 		{"fail connection unreachabel", `line 1: "unreachabel": is not the reason of a REJ, by name or from 1 to 65534; did you mean "unreachable"?`},
+		{"slow timewiat 5s", `line 1: "timewiat": is not a verb; did you mean "timewait"?`},
+		{"slow reg_mr,timewait 5s", `line 1: "timewait": is no verb, and must stand alone`},
 		{"fail connection,reg_mr stale_connection", `line 1: "connection": is no verb, and must stand alone`},
 		{"fail access opcode rdma_write", `line 1: "opcode": is not a condition of rules for access (have: chance, client, count, every, nic, nth, qp, rkey, skip, time)`},
 		{"fail access rkey 0x100000000", `line 1: "0x100000000": must be an R_Key, at most 4294967295`},

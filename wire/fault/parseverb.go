@@ -23,21 +23,23 @@ const (
 const wordUnreachable = "unreachable"
 
 var nouns = map[string][]string{
-	"fail": {nounAccess, nounCompletion, VerbConnection}, "slow": {nounCompletion}, "hold": {nounCompletion},
+	"fail": {nounAccess, nounCompletion, VerbConnection}, "slow": {nounCompletion, VerbTimewait}, "hold": {nounCompletion},
 }
 
 // verbRule reads the rest of a rule for verbs.
 func (p *parser) verbRule(prog *Program, action string) {
 	r := VerbRule{Source: Source{Line: p.line}}
 	p.each("the name of a verb, such as create_qp", func(name string) {
-		if !slices.Contains(VerbNames, name) && !(action == "fail" && name == VerbConnection) {
+		if !slices.Contains(VerbNames, name) && !(action == "fail" && name == VerbConnection) && !(action == "slow" && name == VerbTimewait) {
 			p.fail(name, "is not a verb%s", suggest.Word(name, append(slices.Clone(VerbNames), nouns[action]...)))
 		}
 		r.Verbs = append(r.Verbs, name)
 	})
 	rejects := slices.Contains(r.Verbs, VerbConnection)
-	if rejects && len(r.Verbs) > 1 {
-		p.fail(VerbConnection, "is no verb, and must stand alone")
+	for _, noun := range []string{VerbConnection, VerbTimewait} {
+		if slices.Contains(r.Verbs, noun) && len(r.Verbs) > 1 {
+			p.fail(noun, "is no verb, and must stand alone")
+		}
 	}
 	switch {
 	case rejects && len(p.words) > 0 && p.words[0] == wordUnreachable:

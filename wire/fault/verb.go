@@ -12,12 +12,13 @@ import (
 )
 
 // A VerbRule makes control verbs of programs fail or take longer, rejects requests for connections
-// to programs, or makes the peers to which programs connect unreachable. A call or request matches
-// if it meets every condition that is set. The selection then picks among those that match.
+// to programs, makes the peers to which programs connect unreachable, or prolongs the timewait of
+// connections. A call or event matches if it meets every condition that is set. The selection then
+// picks among those that match.
 type VerbRule struct {
 	Source
 
-	Verbs       []string // of VerbNames, or VerbConnection, or VerbPeer
+	Verbs       []string // of VerbNames, or VerbConnection, VerbPeer or VerbTimewait
 	Errno       syscall.Errno
 	Delay       time.Duration   // before the verb is carried out or fails
 	Hold        bool            // it waits until the rule is removed
@@ -33,6 +34,7 @@ type VerbRule struct {
 const (
 	VerbConnection = "connection" // a request for a connection arrives for the program
 	VerbPeer       = "peer"       // the program requests a connection, and its arguments are right
+	VerbTimewait   = "timewait"   // a connection of the program has ended, and its timewait begins
 )
 
 // A Call is a call of a control verb, or one of the events of the constants above.
