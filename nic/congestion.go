@@ -12,12 +12,12 @@ import (
 	"softroce/wire"
 )
 
-// Congestion control of a device: package congestion has the algorithm, and this file what an
+// Congestion control of a device: package congestion has the algorithms, and this file what an
 // engine adds to it. A queue pair that has received no CNP and no mark costs a comparison for each
 // turn and each packet.
 //
 //  1. A packet with a mark makes its queue pair send a CNP (mark, sendCNPs), ahead of all replies.
-//  2. A CNP gives its queue pair a reaction point (receiveCNP), whose rate limits it from then on.
+//  2. A CNP gives its queue pair a controller (receiveCNP), whose rate limits it from then on.
 //  3. A limited queue pair may send less in its turn (limit), and what it sends is counted (sent).
 //     If it is ahead of its rate it has no turn until a time (mustWait), for which the heap of
 //     paced queue pairs waits (releasePaced).
@@ -40,12 +40,12 @@ type congestionState struct {
 // A qpCongestion is the congestion control of a queue pair.
 type qpCongestion struct {
 	notification congestion.NotificationPoint
-	reaction     *congestion.ReactionPoint // nil: no CNP has arrived
-	pacer        congestion.Pacer          // of the rates that the program has set
-	datagramRate int64                     // that of the last datagram's address handle, b/s; 0: none
-	due, sent    place[QP]                 // in the lists of congestionState
-	cnpPath      *wire.Path                // of CNPs; nil: none was sent on path
-	path         *wire.Path                // QP.path when cnpPath was made
+	controller   congestion.Controller // nil: nothing has required one
+	pacer        congestion.Pacer      // of the rates that the program has set
+	datagramRate int64                 // that of the last datagram's address handle, b/s; 0: none
+	due, sent    place[QP]             // in the lists of congestionState
+	cnpPath      *wire.Path            // of CNPs; nil: none was sent on path
+	path         *wire.Path            // QP.path when cnpPath was made
 
 	paced int   // 1 + index in congestionState.paced; 0: it is not there
 	at    int64 // when it may send again
@@ -162,28 +162,28 @@ const ect0 = 2
 // receiveCNP handles the CNP in d.rx, which q's peer has sent.
 func (d *Device) receiveCNP(q *QP) {
 	s, k := &d.congestion, &q.congestion
-	if s.params.Algorithm == congestion.None || q.init.Type == ib.QPTypeUD || !d.rx.pkt.BECN {
+	if !s.params.Algorithm.UsesCNPs() || q.init.Type == ib.QPTypeUD || !d.rx.pkt.BECN {
 		d.counters.Drop(transport.DropCNP)
 		return
 	}
 	d.counters.CNPHandled++
 	d.counters.RxOpcode[packet.OpcodeCNP]++
-	if k.reaction == nil {
-		k.reaction = congestion.NewReactionPoint(&s.params, s.line, d.engine.now)
+	if k.controller == nil {
+		k.controller = congestion.NewController(&s.params, s.line, d.engine.now)
 	}
-	k.reaction.Notified(d.engine.now)
+	k.controller.Notified(d.engine.now)
 }
 
 // limited reports whether q's rate is below that of the port. In an error state there is nothing to
 // send, and work requests are flushed without delay.
 func (q *QP) limited() bool {
-	return (q.notified() || q.programRate() != 0) && q.state != ib.QPSErr && q.state != ib.QPSSQE
+	return (q.controlled() || q.programRate() != 0) && q.state != ib.QPSErr && q.state != ib.QPSSQE
 }
 
-// notified reports whether CNPs limit q.
-func (q *QP) notified() bool {
-	r := q.congestion.reaction
-	return r != nil && r.Limited()
+// controlled reports whether congestion control limits q.
+func (q *QP) controlled() bool {
+	c := q.congestion.controller
+	return c != nil && c.Limited()
 }
 
 // programRate returns the rate in b/s that the program has set for what q sends next, 0 if it has
@@ -208,8 +208,8 @@ func lower(a, b int64) int64 {
 func (q *QP) allowance() (bytes int, next int64) {
 	now := q.device.engine.now
 	bytes = math.MaxInt
-	if q.notified() {
-		bytes, next = q.congestion.reaction.Allowance(now)
+	if q.controlled() {
+		bytes, next = q.congestion.controller.Allowance(now)
 	}
 	if rate := q.programRate(); rate != 0 {
 		n, at := q.congestion.pacer.Allowance(now, rate)
@@ -258,8 +258,8 @@ func (q *QP) sent(frames []wire.TxFrame) {
 		}
 		total += bytes
 	}
-	if q.notified() {
-		k.reaction.Sent(now, total)
+	if q.controlled() {
+		k.controller.Sent(now, total)
 	}
 }
 
@@ -277,17 +277,17 @@ func (d *Device) releasePaced() (any bool) {
 
 // rate returns the rate of q in b/s, 0 if it has no limit.
 func (q *QP) rate() int64 {
-	var notified int64
-	if q.congestion.reaction != nil {
-		notified = q.congestion.reaction.Rate(q.device.engine.now)
+	var controlled int64
+	if q.congestion.controller != nil {
+		controlled = q.congestion.controller.Rate(q.device.engine.now)
 	}
 	switch {
 	case !q.limited():
 		return 0
-	case !q.notified():
+	case !q.controlled():
 		return q.programRate()
 	}
-	return lower(notified, q.programRate())
+	return lower(controlled, q.programRate())
 }
 
 // A pacedHeap orders queue pairs by the time at which they may send again.

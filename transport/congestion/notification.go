@@ -16,7 +16,7 @@ func (n *NotificationPoint) Pending() bool { return n.pending }
 // Received handles a packet that arrived at now, and reports whether a CNP is to be sent. It does
 // so for each packet until Sent is called.
 func (n *NotificationPoint) Received(p *Params, marked bool, now int64) bool {
-	n.pending = (n.pending || marked) && p.Algorithm != None
+	n.pending = (n.pending || marked) && p.Algorithm.UsesCNPs()
 	return n.pending && now >= n.next
 }
 

@@ -2,6 +2,7 @@ package congestion
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -16,6 +17,10 @@ const (
 )
 
 var algorithms = [...]string{DCQCN: "dcqcn", None: "none"}
+
+// UsesCNPs reports whether marks and CNPs show congestion. A queue pair needs a controller when its
+// first CNP arrives.
+func (a Algorithm) UsesCNPs() bool { return a == DCQCN }
 
 func (a Algorithm) String() string {
 	if int(a) < len(algorithms) {
@@ -64,6 +69,16 @@ func Defaults() Params {
 		AlphaWeight: 1020, AlphaPeriod: 55, MonitorPeriod: 4, InitialAlpha: 1023, DecreaseLog: 11,
 	}
 }
+
+// highest returns the highest rate at a port, both in b/s.
+func (p *Params) highest(line float64) float64 {
+	if p.MaxRate != 0 {
+		return math.Min(line, mbps(p.MaxRate))
+	}
+	return line
+}
+
+func mbps(n uint32) float64 { return float64(n) * 1e6 }
 
 // byteUnit is the unit of ByteReset in bytes.
 const byteUnit = 64

@@ -46,7 +46,7 @@ const full = 1 - 1.0/1024
 // NewReactionPoint returns that of a queue pair without limit; the rate of the port is in b/s.
 func NewReactionPoint(p *Params, line int64, now int64) *ReactionPoint {
 	r := &ReactionPoint{p: p, line: float64(line), now: now, cutAt: math.MinInt64}
-	r.rate = r.highest()
+	r.rate = p.highest(r.line)
 	r.target = r.rate
 	r.alpha = float64(p.InitialAlpha) / 1024
 	r.alphaAt = now
@@ -62,14 +62,13 @@ func (r *ReactionPoint) Rate(now int64) int64 {
 	return int64(r.rate)
 }
 
-func (r *ReactionPoint) highest() float64 {
-	if r.p.MaxRate != 0 {
-		return math.Min(r.line, mbps(r.p.MaxRate))
-	}
-	return r.line
-}
+// Window implements Controller: there is no limit but the rate.
+func (r *ReactionPoint) Window(int) uint64 { return unlimited }
 
-func mbps(n uint32) float64 { return float64(n) * 1e6 }
+// Replied and Lost implement Controller: only CNPs show congestion.
+
+func (r *ReactionPoint) Replied(int64, int64) {}
+func (r *ReactionPoint) Lost(int64)           {}
 
 // Notified handles a CNP.
 func (r *ReactionPoint) Notified(now int64) {
@@ -97,7 +96,7 @@ func (r *ReactionPoint) cut(first bool) {
 	if first && p.FirstRate != 0 {
 		r.rate = mbps(p.FirstRate)
 	}
-	r.rate = math.Min(math.Max(r.rate, mbps(p.MinRate)), r.highest())
+	r.rate = math.Min(math.Max(r.rate, mbps(p.MinRate)), r.p.highest(r.line))
 	if !r.limited {
 		r.limited, r.debt = true, 0
 	}
@@ -201,7 +200,7 @@ func (r *ReactionPoint) increase() {
 	default:
 		r.target += mbps(r.p.AdditiveIncrease)
 	}
-	top := r.highest()
+	top := r.p.highest(r.line)
 	r.target = math.Min(r.target, top)
 	r.rate = math.Min((r.rate+r.target)/2, top)
 	if r.rate >= full*top {
