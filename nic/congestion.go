@@ -89,7 +89,15 @@ func (s *congestionState) forget(q *QP) {
 	s.due.remove(&q.congestion.due)
 	s.sent.remove(&q.congestion.sent)
 	s.paced.remove(q)
+	q.t.SetController(nil)
 	q.congestion = qpCongestion{due: place[QP]{of: q}, sent: place[QP]{of: q}}
+}
+
+// control gives q a controller.
+func (s *congestionState) control(q *QP) {
+	c := congestion.NewController(&s.params, s.line, q.device.engine.now)
+	q.congestion.controller = c
+	q.t.SetController(c)
 }
 
 // mark handles the mark of the packet in d.rx, if it has one, or the end of the interval between
@@ -169,7 +177,7 @@ func (d *Device) receiveCNP(q *QP) {
 	d.counters.CNPHandled++
 	d.counters.RxOpcode[packet.OpcodeCNP]++
 	if k.controller == nil {
-		k.controller = congestion.NewController(&s.params, s.line, d.engine.now)
+		s.control(q)
 	}
 	k.controller.Notified(d.engine.now)
 }

@@ -7,6 +7,7 @@ import (
 	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
+	"softroce/transport/congestion"
 )
 
 // A QP is a queue pair. It is not safe for concurrent use.
@@ -18,6 +19,8 @@ type QP struct {
 	sq   sendQueue
 	req  requester
 	resp responder
+
+	controller congestion.Controller // nil: congestion control does not limit it
 
 	dest         any     // SendWR.Dest of the UD packet being emitted
 	reqWriter    *Writer // tag of memory writes by the requester since the last reset

@@ -88,7 +88,10 @@ func (q *QP) armTimer(now int64) {
 func (q *QP) resetRecovery(now int64, n uint64) {
 	r := &q.req
 	r.retries, r.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
-	r.roundTrip.Acknowledged(r.una, now)
+	if d := r.roundTrip.Acknowledged(r.una, now); d != 0 && q.controller != nil {
+		q.controller.Replied(now, d)
+		q.limitWindow()
+	}
 	r.recovered = r.recovered || r.wentBack
 	r.wentBack, r.repeats = false, 0
 	r.window.Acknowledged(n, r.roundTrip.Queued())
@@ -128,6 +131,7 @@ func (q *QP) resend(e *Env) bool {
 	}
 	r.wentBack, r.wentBackTo = true, r.una
 	r.window.Lost(r.send - r.una)
+	q.reportLoss(e.Now)
 	r.stopTimer()
 	q.goBack(r.una)
 	r.roundTrip.Sent(r.una, e.Now)
@@ -148,6 +152,29 @@ func (q *QP) useRetry(e *Env) bool {
 	r.retries--
 	q.cfg.Counters.Retries++
 	return true
+}
+
+// SetController sets what limits the queue pair because of congestion, nil for nothing.
+func (q *QP) SetController(c congestion.Controller) {
+	q.controller = c
+	q.limitWindow()
+}
+
+// limitWindow limits the window to that of the controller.
+func (q *QP) limitWindow() {
+	n := uint64(sendWindow)
+	if q.controller != nil {
+		n = q.controller.Window(q.attr.PathMTU)
+	}
+	q.req.window.Limit(n)
+}
+
+// reportLoss reports a loss or a timeout to the controller.
+func (q *QP) reportLoss(now int64) {
+	if q.controller != nil {
+		q.controller.Lost(now)
+		q.limitWindow()
+	}
 }
 
 // failHead completes the oldest work request in error and flushes the rest.
@@ -199,6 +226,7 @@ func (q *QP) Expire(e *Env) {
 		r.wentBack, r.wentBackTo = true, r.una
 		r.repeats++
 		r.window.TimedOut(r.send - r.una)
+		q.reportLoss(e.Now)
 		q.goBack(r.una)
 		r.roundTrip.Repeated(r.next)
 		return
@@ -212,5 +240,6 @@ func (q *QP) Expire(e *Env) {
 	}
 	r.wentBack = false
 	r.window.TimedOut(r.send - r.una)
+	q.reportLoss(e.Now)
 	q.goBack(r.una)
 }

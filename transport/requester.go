@@ -92,7 +92,9 @@ func (q *QP) discardOversized(w *wqe) bool {
 	return true
 }
 
-func (r *requester) windowFull() bool { return r.windowLeft() == 0 }
+// windowFull reports whether the window allows no further packet. If the last one did not ask for
+// an ACK, it allows one that does: the window may have become smaller since.
+func (r *requester) windowFull() bool { return r.windowLeft() == 0 && r.sinceAck == 0 }
 
 // windowLeft returns how many more SEND and WRITE packets the window allows.
 func (r *requester) windowLeft() uint64 {

@@ -30,12 +30,16 @@ func (r *RoundTrip) Sent(psn uint64, now int64) {
 	}
 }
 
-// Acknowledged handles a reply that acknowledges all requests before a PSN.
-func (r *RoundTrip) Acknowledged(end uint64, now int64) {
-	if r.began != 0 && end > r.psn {
-		r.measured(max(now-r.began, 1))
-		r.began = 0
+// Acknowledged handles a reply that acknowledges all requests before a PSN. It returns how long the
+// reply to the request that is timed took, 0 if this is not it.
+func (r *RoundTrip) Acknowledged(end uint64, now int64) int64 {
+	if r.began == 0 || end <= r.psn {
+		return 0
 	}
+	d := max(now-r.began, 1)
+	r.began = 0
+	r.measured(d)
+	return d
 }
 
 func (r *RoundTrip) measured(d int64) {

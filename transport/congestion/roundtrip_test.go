@@ -33,11 +33,13 @@ func TestOneRequestIsTimedAtATime(t *testing.T) {
 	var r RoundTrip
 	r.Sent(10, 0+1)
 	r.Sent(20, 500_001)
-	r.Acknowledged(10, 600_001) // everything before it
-	if r.Limit() != 0 {
+	// Everything before it.
+	if d := r.Acknowledged(10, 600_001); d != 0 || r.Limit() != 0 {
 		t.Error("a reply to an earlier request was timed")
 	}
-	r.Acknowledged(21, 1_000_001)
+	if d := r.Acknowledged(21, 1_000_001); d != 1_000_000 {
+		t.Errorf("a round trip of %d, want a millisecond", d)
+	}
 	if r.Limit() != 3_000_000 {
 		t.Errorf("a limit of %d, want one and four halves of a millisecond", r.Limit())
 	}

@@ -4,6 +4,7 @@ package congestion
 // are lost. Then it decreases with each loss, and increases with what is acknowledged (AIMD).
 type Window struct {
 	most      uint64 // largest size, in packets
+	limit     uint64 // of a Controller, in packets
 	size      uint64
 	threshold uint64 // below it the size doubles in a round trip
 	acked     uint64 // packets acknowledged since the size last increased by one
@@ -26,10 +27,15 @@ const (
 )
 
 // NewWindow returns the window of a queue pair that has lost nothing.
-func NewWindow(most uint64) Window { return Window{most: most, size: most, threshold: most} }
+func NewWindow(most uint64) Window {
+	return Window{most: most, limit: most, size: most, threshold: most}
+}
 
 // Size returns how many packets may be unacknowledged.
-func (w *Window) Size() uint64 { return w.size }
+func (w *Window) Size() uint64 { return min(w.size, w.limit) }
+
+// Limit sets how many packets a Controller allows, whatever losses do to the window.
+func (w *Window) Limit(n uint64) { w.limit = n }
 
 // Reduced reports whether losses have reduced the window.
 func (w *Window) Reduced() bool { return w.size < w.most }
