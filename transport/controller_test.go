@@ -66,6 +66,28 @@ func TestControllerReceivesRoundTripsAndLosses(t *testing.T) {
 	}
 }
 
+// A reply that waits for the responses of READs says nothing about the network.
+func TestControllerReceivesNoRoundTripsOfReads(t *testing.T) {
+	a, b := connect(t, defaults)
+	c := &recordingController{window: 16}
+	a.qp.SetController(c)
+	read := SendWR{Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()}
+	write := read
+	write.Opcode = ib.WRRDMAWrite
+	for _, e := range []struct {
+		posts []SendWR
+		want  int
+	}{{[]SendWR{read}, 0}, {[]SendWR{read, write}, 0}, {[]SendWR{write}, 1}, {[]SendWR{write, read}, 2}} {
+		for _, w := range e.posts {
+			a.post(w)
+		}
+		run(t, a, b, deliverAll)
+		if len(c.roundTrips) != e.want {
+			t.Errorf("%d round trips after %d requests more, want %d", len(c.roundTrips), len(e.posts), e.want)
+		}
+	}
+}
+
 func TestControllerLimitsWindow(t *testing.T) {
 	a, c, reply := controlled(t, 16)
 	if len(a.out) != 16 {

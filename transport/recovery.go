@@ -19,6 +19,7 @@ type recovery struct {
 
 	window    congestion.Window // of unacknowledged SEND and WRITE packets
 	roundTrip congestion.RoundTrip
+	direct    bool // no READ or atomic was outstanding when the request that is timed was sent
 
 	nak   packet.Syndrome // the last NAK of the peer, or 0,
 	nakAt uint64          // and una at that time
@@ -84,11 +85,19 @@ func (q *QP) armTimer(now int64) {
 	}
 }
 
+// timeRequest times the reply to a request, if none is timed. Replies wait for the responses to
+// earlier READs, so that a round trip behind them does not show how long queues in the network are.
+func (r *requester) timeRequest(psn uint64, now int64) {
+	if r.roundTrip.Sent(psn, now) {
+		r.direct = r.reads == 0
+	}
+}
+
 // resetRecovery restores the retry counters and restarts the timer after una advanced by n.
 func (q *QP) resetRecovery(now int64, n uint64) {
 	r := &q.req
 	r.retries, r.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
-	if d := r.roundTrip.Acknowledged(r.una, now); d != 0 && q.controller != nil {
+	if d := r.roundTrip.Acknowledged(r.una, now); d != 0 && r.direct && q.controller != nil {
 		q.controller.Replied(now, d)
 		q.limitWindow()
 	}
@@ -134,7 +143,7 @@ func (q *QP) resend(e *Env) bool {
 	q.reportLoss(e.Now)
 	r.stopTimer()
 	q.goBack(r.una)
-	r.roundTrip.Sent(r.una, e.Now)
+	r.timeRequest(r.una, e.Now)
 	return true
 }
 

@@ -193,7 +193,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 		q.setDatagramHeaders(h, w)
 	} else if last || lastSlot || uint64(r.sinceAck) >= min(ackInterval, r.window.Size()/acksPerWindow) || r.send+1-r.una >= r.window.Size()+r.readPSNs {
 		h.AckReq, r.sinceAck = true, 0
-		r.roundTrip.Sent(r.send, e.Now)
+		r.timeRequest(r.send, e.Now)
 	}
 	tx.Begin()
 	for _, s := range e.segs {
@@ -241,7 +241,7 @@ func (q *QP) emitReadOrAtomic(e *Env, w *wqe, offset uint32) (ok, full bool) {
 	}
 	h := &e.hdr
 	h.AckReq, r.sinceAck, h.XRCSRQ = true, 0, w.RemoteSRQ
-	r.roundTrip.Sent(r.send, e.Now)
+	r.timeRequest(r.send, e.Now)
 	switch w.kind {
 	case packet.KindFlush:
 		h.Opcode = packet.Flush

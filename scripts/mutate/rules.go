@@ -38,7 +38,7 @@ var mutations = []mutation{
 	{"an acknowledgement that passes a READ without a response implies a NAK (9.7.5.1.1)", "completer.go",
 		"whole = end <= r.una", "whole = true"},
 	{"a resend begins at the oldest PSN that is not acknowledged (9.7.5.1.1)", "recovery.go",
-		"	r.stopTimer()\n	q.goBack(r.una)\n	r.roundTrip.Sent", "	r.stopTimer()\n	q.goBack(r.una + 1)\n	r.roundTrip.Sent"},
+		"	r.stopTimer()\n	q.goBack(r.una)\n	r.timeRequest", "	r.stopTimer()\n	q.goBack(r.una + 1)\n	r.timeRequest"},
 	{"a repeated READ restarts its response, ahead of later ones", "reply.go",
 		"	a.next = min(a.next, n)\n", ""},
 	{"a loss halves the send window", "recovery.go",

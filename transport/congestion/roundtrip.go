@@ -23,11 +23,14 @@ const (
 	mostRoundTrip  = 200e3
 )
 
-// Sent handles a request that the peer replies to as soon as it arrives.
-func (r *RoundTrip) Sent(psn uint64, now int64) {
+// Sent handles a request that the peer replies to as soon as it arrives. It reports whether the
+// request is timed.
+func (r *RoundTrip) Sent(psn uint64, now int64) bool {
 	if r.began == 0 && psn >= r.ambiguous {
 		r.psn, r.began = psn, now
+		return true
 	}
+	return false
 }
 
 // Acknowledged handles a reply that acknowledges all requests before a PSN. It returns how long the
