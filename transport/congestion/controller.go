@@ -31,6 +31,9 @@ type Controller interface {
 // NewController returns that of a queue pair that has sent nothing, for an algorithm other than
 // None; the rate of the port is in b/s. It keeps p, so that a change of a parameter takes effect.
 func NewController(p *Params, line, now int64) Controller {
+	if p.Algorithm == Swift {
+		return newSwift(p, line)
+	}
 	return NewReactionPoint(p, line, now)
 }
 

@@ -3,8 +3,10 @@
 // their sender. It starts no goroutine, takes no lock, reads no clock and allocates nothing; the
 // time, in nanoseconds, is an argument, and does not go backwards.
 //
-// The algorithm is DCQCN (Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM
-// 2015), with the parameters that mlx5 has, under their names:
+// The NIC asks a Controller of each queue pair, and knows no algorithm (controller.go):
+//
+// DCQCN (Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM 2015) has the
+// parameters that mlx5 has, under their names:
 //
 //  1. A switch whose queue is long sets CE in the IP header of a packet that is ECN-capable.
 //  2. The notification point, the NIC that receives it, sends a congestion notification packet
@@ -14,6 +16,10 @@
 //
 // A queue pair that has not received a CNP has no reaction point and sends as it likes, unless its
 // program has set a rate (pacer.go).
+//
+// Swift (Kumar et al., Swift: Delay is Simple and Effective for Congestion Control in the
+// Datacenter, SIGCOMM 2020) needs no switch: a reply that takes longer than a target delay reduces
+// the rate of its queue pair, and another one increases it (swift.go).
 //
 // Whatever the algorithm, losses reduce how many packets may be unacknowledged (window.go), and the
 // time that replies take (roundtrip.go) bounds how soon a request is sent again without a NAK.

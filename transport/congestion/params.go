@@ -14,13 +14,18 @@ type Algorithm uint8
 const (
 	DCQCN Algorithm = iota // the zero value, and so the default
 	None                   // no CNPs are sent, and those that arrive are ignored
+	Swift                  // as None, but round trips limit queue pairs
 )
 
-var algorithms = [...]string{DCQCN: "dcqcn", None: "none"}
+var algorithms = [...]string{DCQCN: "dcqcn", None: "none", Swift: "swift"}
 
 // UsesCNPs reports whether marks and CNPs show congestion. A queue pair needs a controller when its
 // first CNP arrives.
 func (a Algorithm) UsesCNPs() bool { return a == DCQCN }
+
+// UsesRoundTrips reports whether the round trips of a queue pair show congestion. Then it needs a
+// controller before it sends.
+func (a Algorithm) UsesRoundTrips() bool { return a == Swift }
 
 func (a Algorithm) String() string {
 	if int(a) < len(algorithms) {
@@ -29,7 +34,7 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("Algorithm(%d)", uint8(a))
 }
 
-// Params are the parameters of a NIC's congestion control. Reaction points refer to them, so that a
+// Params are the parameters of a NIC's congestion control. Controllers refer to them, so that a
 // change takes effect at once.
 type Params struct {
 	Algorithm Algorithm
@@ -56,6 +61,13 @@ type Params struct {
 	MonitorPeriod        uint32 // µs; CNPs within it reduce the rate once
 	InitialAlpha         uint32 // in 1024ths
 	DecreaseLog          uint32 // a CNP reduces the rate by alpha/2^DecreaseLog, with alpha in 1024ths
+
+	// Swift, which has MaxRate and MinRate, too.
+	TargetDelay   uint32 // µs that a round trip should take at most
+	FlowDelay     uint32 // µs that are added for each 1 by which the square root of highest/current rate exceeds 1
+	DelayIncrease uint32 // Mb/s by which a faster one increases the rate; 0: a 256th of the highest
+	DelayWeight   uint32 // in 1024ths, of the share of a round trip beyond the target by which it reduces the rate
+	MaxDecrease   uint32 // a slow round trip reduces the rate by at most this percentage, and a loss by it
 }
 
 // Defaults returns the parameters with which the publication deploys DCQCN, and for what it does
@@ -67,6 +79,7 @@ func Defaults() Params {
 		ClampTarget: 1, ClampTargetAfterTime: 1, TimeReset: 55, ByteReset: 10e6 / byteUnit, Threshold: 5,
 		AdditiveIncrease: 40, HyperIncrease: 400, MinRate: 10, MinDecrease: 50,
 		AlphaWeight: 1020, AlphaPeriod: 55, MonitorPeriod: 4, InitialAlpha: 1023, DecreaseLog: 11,
+		TargetDelay: 100, FlowDelay: 20, DelayWeight: 819, MaxDecrease: 50,
 	}
 }
 
@@ -83,7 +96,8 @@ func mbps(n uint32) float64 { return float64(n) * 1e6 }
 // byteUnit is the unit of ByteReset in bytes.
 const byteUnit = 64
 
-// A field is a parameter: the name that it has in the cc_params of mlx5's debugfs, and its range.
+// A field is a parameter: its name, which for DCQCN is that in the cc_params of mlx5's debugfs, and
+// its range.
 type field struct {
 	name     string
 	min, max uint32
@@ -110,6 +124,11 @@ var fields = []field{
 	{"rp_rate_reduce_monitor_period", 0, 131071, func(p *Params) *uint32 { return &p.MonitorPeriod }},
 	{"rp_initial_alpha_value", 1, 1023, func(p *Params) *uint32 { return &p.InitialAlpha }},
 	{"rp_gd", 10, 15, func(p *Params) *uint32 { return &p.DecreaseLog }},
+	{"swift_target_delay", 1, 1_000_000, func(p *Params) *uint32 { return &p.TargetDelay }},
+	{"swift_flow_delay", 0, 1_000_000, func(p *Params) *uint32 { return &p.FlowDelay }},
+	{"swift_ai_rate", 0, maxMbps, func(p *Params) *uint32 { return &p.DelayIncrease }},
+	{"swift_beta", 1, 1024, func(p *Params) *uint32 { return &p.DelayWeight }},
+	{"swift_max_mdf", 1, 99, func(p *Params) *uint32 { return &p.MaxDecrease }},
 }
 
 // maxMbps is the highest rate that can be set, 1 Tb/s.
@@ -177,5 +196,5 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 			return Algorithm(i), nil
 		}
 	}
-	return 0, fmt.Errorf("congestion control %q: want %s", name, strings.Join(algorithms[:], " or "))
+	return 0, fmt.Errorf("congestion control %q: want one of %s", name, strings.Join(algorithms[:], ", "))
 }

@@ -341,7 +341,7 @@ func TestParams(t *testing.T) {
 			t.Errorf("%s %d is accepted", name, v)
 		}
 	}
-	for _, a := range []Algorithm{None, DCQCN} {
+	for _, a := range []Algorithm{None, DCQCN, Swift} {
 		if got, err := ParseAlgorithm(a.String()); got != a || err != nil {
 			t.Errorf("%v: %v, %v", a, got, err)
 		}
