@@ -17,7 +17,9 @@ import (
 // turn and each packet.
 //
 //  1. A packet with a mark makes its queue pair send a CNP (mark, sendCNPs), ahead of all replies.
-//  2. A CNP gives its queue pair a controller (receiveCNP), whose rate limits it from then on.
+//  2. A CNP gives its queue pair a controller (receiveCNP), whose rate limits it from then on. With
+//     an algorithm that goes by round trips, each queue pair has one since it became able to send
+//     (begin), and the transport reports to it.
 //  3. A limited queue pair may send less in its turn (limit), and what it sends is counted (sent).
 //     If it is ahead of its rate it has no turn until a time (mustWait), for which the heap of
 //     paced queue pairs waits (releasePaced).
@@ -66,22 +68,31 @@ func (d *Device) initCongestion(c *DeviceConfig) {
 // Congestion returns the parameters of congestion control.
 func (d *Device) Congestion() congestion.Params { return d.congestion.params }
 
-// SetCongestion sets a parameter of congestion control, which takes effect at once. Without an
-// algorithm, no queue pair is limited any more.
+// SetCongestion sets a parameter of congestion control, which takes effect at once. With another
+// algorithm, the rates of all queue pairs start again.
 func (d *Device) SetCongestion(name, value string) error {
 	p := &d.congestion.params
-	if err := p.SetText(name, value); err != nil {
+	before := p.Algorithm
+	if err := p.SetText(name, value); err != nil || p.Algorithm == before {
 		return err
 	}
-	if p.Algorithm == congestion.None {
-		for _, c := range d.contexts {
-			for _, q := range c.qps {
-				d.congestion.forget(q)
-				d.tx.activate(q)
-			}
+	for _, c := range d.contexts {
+		for _, q := range c.qps {
+			d.congestion.forget(q)
+			d.congestion.begin(q)
+			d.tx.activate(q)
 		}
 	}
 	return nil
+}
+
+// begin gives q a controller if its state allows it to send, and the algorithm needs to know the
+// round trips of what it sends.
+func (s *congestionState) begin(q *QP) {
+	timed := q.init.Type == ib.QPTypeRC || q.init.Type == ib.QPTypeXRCSend
+	if timed && q.state == ib.QPSRTS && s.params.Algorithm.UsesRoundTrips() && q.congestion.controller == nil {
+		s.control(q)
+	}
 }
 
 // forget ends the congestion control of q: its connection ends.

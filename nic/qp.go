@@ -522,6 +522,8 @@ func (q *QP) stateChanged() {
 		q.path, q.rateLimit = nil, 0
 		q.device.congestion.forget(q)
 		q.generation++
+	case ib.QPSRTS:
+		q.device.congestion.begin(q)
 	case ib.QPSErr:
 		q.device.endReferences()
 		q.device.tx.activate(q) // to flush what is posted from now on
