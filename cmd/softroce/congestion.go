@@ -11,7 +11,7 @@ import (
 type congestionCmd struct {
 	daemonFlags
 	Device string   `arg:"" name:"nic" complete:"<nics>" help:"The NIC."`
-	Set    []string `arg:"" optional:"" placeholder:"PARAMETER=VALUE" help:"What to set: algorithm=dcqcn, algorithm=none, or a parameter, such as rp_ai_rate=40 (default: print all)."`
+	Set    []string `arg:"" optional:"" placeholder:"PARAMETER=VALUE" help:"What to set: algorithm=dcqcn, swift or none, or a parameter, such as rp_ai_rate=40 (default: print all)."`
 	JSON   bool     `help:"Print JSON."`
 }
 

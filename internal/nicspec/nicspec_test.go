@@ -20,6 +20,7 @@ func TestParseAndStringRoundTrip(t *testing.T) {
 		"mlx5_0=packet:eth0,persona=connectx-7,numa=1",
 		"c0=fabric:192.0.2.1/24,cc=none",
 		"c1=packet:eth0,cc=dcqcn+rp_time_reset=300+rp_ai_rate=5",
+		"c1=packet:eth0,cc=swift+swift_target_delay=200",
 		"s0=fabric:192.0.2.1/24,rate=25G,delay=5µs",
 		"s1=udp:eth0,rate=2.3G",
 		"s2=udp:eth0,rate=100M,delay=1.5ms",
