@@ -103,15 +103,13 @@ func (p *planner) incast(t *Traffic, all []int) error {
 			return err
 		}
 	}
-	n := t.Senders
-	if n == 0 {
-		n = len(all) - 1
-	}
+	n := t.Senders // those that are missing; 0: all NICs send
 	for _, from := range all {
-		if from != to && n > 0 {
-			p.add(t, t.Start, from, to, t.Size)
-			n--
+		if from == to || t.Senders > 0 && n == 0 {
+			continue
 		}
+		p.add(t, t.Start, from, to, t.Size)
+		n--
 	}
 	if n > 0 {
 		return fmt.Errorf("incast: %d senders: there are %d NICs", t.Senders, len(all))
