@@ -49,11 +49,17 @@ func NewSwitchedFabric(t *network.Topology) (*Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
+	return NewFabricOf(net), nil
+}
+
+// NewFabricOf is NewSwitchedFabric for a network at time 0 that the caller has made, which sends
+// no frames of its own. The caller may use it too if it uses all links on the same goroutine.
+func NewFabricOf(net *network.Network) *Fabric {
 	f := NewFabric()
 	n := &fabricNetwork{net: net, links: make([]*FabricLink, net.NICs())}
 	net.OnDrop(func(f *network.Frame) { n.spare = append(n.spare, f.Tag.(*rxCopy)) })
 	f.network = n
-	return f, nil
+	return f
 }
 
 // Plug connects the link to the port of the NIC that has a name in the fabric's network, and
