@@ -34,6 +34,9 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("Algorithm(%d)", uint8(a))
 }
 
+// Algorithms returns the names of all algorithms.
+func Algorithms() []string { return algorithms[:] }
+
 // Params are the parameters of a NIC's congestion control. Controllers refer to them, so that a
 // change takes effect at once.
 type Params struct {
