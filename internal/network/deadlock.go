@@ -17,8 +17,8 @@ type Deadlock struct {
 // Deadlock returns the ports that will be paused forever, nil if each pause can end.
 //
 // A pause of port p ends when the switch at its other end has sent enough of what it holds from p.
-// It cannot, if more than XOn of that waits at ports which are paused themselves and whose pauses
-// cannot end. So Deadlock begins with all paused ports, and removes those whose pause can end until
+// It cannot, if more than XOn of that, or what keeps headroom occupied, waits at ports which are
+// paused themselves and whose pauses cannot end. So Deadlock begins with all paused ports, and removes those whose pause can end until
 // there is none. What is left has a cycle, since each waits for another one.
 func (n *Network) Deadlock() *Deadlock {
 	if n.topology.Switch.PFC == nil {
@@ -86,7 +86,8 @@ func (n *Network) held(w waiting, stuck map[waiting]bool) bool {
 			bytes += out.bytesFrom(w.port.peer, w.priority)
 		}
 	}
-	return bytes > n.topology.Switch.PFC.XOn
+	in := &w.port.peer.ingress[w.priority]
+	return bytes > n.topology.Switch.PFC.XOn || in.headroom > in.bytes-bytes
 }
 
 // bytesFrom returns how much of what arrived at another port of the switch waits at p.

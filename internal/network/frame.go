@@ -19,8 +19,6 @@ type Frame struct {
 	// XOff is false if the priority may be sent again.
 	Pause, XOff bool
 
-	headroom bool // it occupies headroom, and not the shared buffer
-
 	Data []byte    // of the user
 	More [1][]byte // of the user
 	Tag  any       // of the user

@@ -151,14 +151,15 @@ func TestECNMarksByQueueLength(t *testing.T) {
 	}
 }
 
-// With PFC nothing is lost, however small the threshold, if the headroom is what arrives in a round
-// trip, and a pause frame and two frames that were being sent.
+// With PFC nothing is lost, however small the thresholds, and however large if the buffer is full
+// below them, if the headroom is what arrives in a round trip, the frame that finds the buffer full,
+// a pause frame, and two frames that were being sent.
 func TestPFCLosesNothing(t *testing.T) {
 	const headroom = 2*1250 + 2*1250 + 3*1250
-	pfc := func(headroom int) func(*SwitchConfig) {
+	pfc := func(xoff, xon int) func(*SwitchConfig) {
 		return func(c *SwitchConfig) {
 			c.Buffer = 40_000
-			c.PFC = &PFC{XOff: 5000, XOn: 2500, Headroom: headroom}
+			c.PFC = &PFC{XOff: xoff, XOn: xon, Headroom: max(headroom, MaxSize)}
 			c.PFC.Priorities[3] = true
 		}
 	}
@@ -189,14 +190,16 @@ func TestPFCLosesNothing(t *testing.T) {
 		}
 		return received + len(got), n.Stats(n.NICPort(5).Peer()), n.Stats(n.NICPort(0))
 	}
-	received, s, paused := run(star(6, pfc(max(headroom, MaxSize))))
-	if s.Dropped != 0 || received != 1000 {
-		t.Errorf("%d frames arrived, %d were dropped", received, s.Dropped)
+	for _, c := range []struct{ xoff, xon int }{{5000, 2500}, {0, 0}, {30_000, 25_000}} {
+		received, s, paused := run(star(6, pfc(c.xoff, c.xon)))
+		if s.Dropped != 0 || received != 1000 {
+			t.Errorf("%+v: %d frames arrived, %d were dropped", c, received, s.Dropped)
+		}
+		if paused.PausesReceived == 0 || paused.Paused < 500_000 {
+			t.Errorf("%+v: sender: %+v", c, paused)
+		}
 	}
-	if paused.PausesReceived == 0 || paused.Paused < 500_000 {
-		t.Errorf("sender: %+v", paused)
-	}
-	if _, s, _ = run(star(6, func(c *SwitchConfig) { c.Buffer, c.Queue = 40_000, 40_000 })); s.Dropped == 0 {
+	if _, s, _ := run(star(6, func(c *SwitchConfig) { c.Buffer, c.Queue = 40_000, 40_000 })); s.Dropped == 0 {
 		t.Error("without PFC nothing was dropped")
 	}
 }
@@ -325,10 +328,13 @@ func ring() *Topology {
 
 func TestDeadlockIsRecognized(t *testing.T) {
 	for _, c := range []struct {
-		by   int // how far along the ring the frames go
-		lock bool
-	}{{2, true}, {1, false}} {
-		n := build(t, ring())
+		by     int // how far along the ring the frames go
+		buffer int // a small one is full before a port reaches XOff
+		lock   bool
+	}{{2, 1 << 20, true}, {2, 20_000, true}, {1, 1 << 20, false}, {1, 20_000, false}} {
+		topology := ring()
+		topology.Switch.Buffer = c.buffer
+		n := build(t, topology)
 		for range 3000 {
 			for src := range 5 {
 				n.send(src, (src+c.by)%5, 0)

@@ -44,7 +44,7 @@ type Port struct {
 // An ingress is what a switch holds of the frames of one priority that arrived at a port.
 type ingress struct {
 	bytes    int
-	headroom int  // of bytes
+	headroom int  // how many of bytes are in the headroom, and not in the shared buffer
 	xoff     bool // the peer has been paused
 }
 

@@ -18,8 +18,8 @@ type ECN struct {
 }
 
 // PFC is priority flow control, of the priorities that are lossless. A port whose frames of a
-// priority occupy more than XOff pauses its peer, until they occupy XOn or less. Headroom, which
-// each port has for each priority, takes what arrives meanwhile.
+// priority occupy more than XOff pauses its peer, until they occupy XOn or less and no headroom.
+// Headroom, which each port has for each priority, takes what arrives meanwhile.
 type PFC struct {
 	Priorities          [Priorities]bool
 	XOff, XOn, Headroom int
@@ -53,7 +53,6 @@ func (n *Network) admit(in *Port, f *Frame) {
 			n.drop(out, f)
 			return
 		}
-		f.headroom = true
 		g.headroom += f.Size
 	case !shared, !lossless && q.bytes+f.Size > c.Queue:
 		n.drop(out, f)
@@ -101,18 +100,17 @@ func (n *Network) enqueue(out *Port, f *Frame) {
 	n.transmit(out)
 }
 
-// leave releases the room that a frame has occupied in a switch.
+// leave releases the room that a frame has occupied in a switch, that of the headroom first. A pause
+// ends when the headroom is empty: the next pause needs all of it again.
 func (n *Network) leave(s *node, f *Frame) {
 	in := f.arrived
 	g := &in.ingress[f.Priority]
-	if f.headroom {
-		g.headroom -= f.Size
-	} else {
-		s.used -= f.Size
-	}
-	f.arrived, f.headroom = nil, false
+	headroom := min(f.Size, g.headroom)
+	g.headroom -= headroom
+	s.used -= f.Size - headroom
+	f.arrived = nil
 	g.bytes -= f.Size
-	if g.xoff && g.bytes <= n.topology.Switch.PFC.XOn {
+	if g.xoff && g.headroom == 0 && g.bytes <= n.topology.Switch.PFC.XOn {
 		n.sendPause(in, f.Priority, false)
 	}
 }
