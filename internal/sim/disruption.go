@@ -73,8 +73,12 @@ func (e *endpoint) drain() error {
 	if e.State() != ib.QPSRTS {
 		return nil
 	}
-	e.draining = true
-	return e.Modify(&nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSSQD, EnSQDNotify: true}}, ib.QPMaskState|ib.QPMaskEnSQDNotify)
+	err := e.Modify(&nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSSQD, EnSQDNotify: true}}, ib.QPMaskState|ib.QPMaskEnSQDNotify)
+	if err != nil && e.State() == ib.QPSErr {
+		return nil // what was posted before has failed at once
+	}
+	e.draining = err == nil
+	return err
 }
 
 // resumeDrained returns queue pairs whose SQ_DRAINED event has come to RTS.
