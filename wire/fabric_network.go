@@ -52,14 +52,23 @@ func NewSwitchedFabric(t *network.Topology) (*Fabric, error) {
 	return NewFabricOf(net), nil
 }
 
-// NewFabricOf is NewSwitchedFabric for a network at time 0 that the caller has made, which sends
-// no frames of its own. The caller may use it too if it uses all links on the same goroutine.
+// NewFabricOf is NewSwitchedFabric for a network at time 0 that the caller has made. The caller may
+// read from it if it uses all links on the same goroutine.
 func NewFabricOf(net *network.Network) *Fabric {
 	f := NewFabric()
 	n := &fabricNetwork{net: net, links: make([]*FabricLink, net.NICs())}
 	net.OnDrop(func(f *network.Frame) { n.spare = append(n.spare, f.Tag.(*rxCopy)) })
+	n.next.Store(net.Next())
 	f.network = n
 	return f
+}
+
+// Fail makes a failure occur in the fabric's network.
+func (f *Fabric) Fail(e network.Failure) {
+	n := f.network
+	n.mu.Lock()
+	n.net.Fail(e)
+	n.unlock(nil)
 }
 
 // Plug connects the link to the port of the NIC that has a name in the fabric's network, and

@@ -288,3 +288,38 @@ func TestSwitchDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// The links know of failures that were added before and after the fabric was made.
+func TestFailuresOfSwitchesAreDeadlines(t *testing.T) {
+	net, err := network.New(star(2, 1e9, network.SwitchConfig{Buffer: 1e6, Queue: 1e6}), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	net.Fail(network.Failure{Kind: network.ECNOff, Node: 0, Start: 5000})
+	f := NewFabricOf(net)
+	var links []*FabricLink
+	for i := range 2 {
+		p := f.NewLink(nil, switchedAddr(i))
+		if _, err := p.Plug(fmt.Sprint("n", i)); err != nil {
+			t.Fatal(err)
+		}
+		links = append(links, p)
+	}
+	if at := links[1].NextDeadline(); at != 5000 {
+		t.Errorf("deadline %d, want 5000", at)
+	}
+	f.Fail(network.Failure{Kind: network.LinkDown, Link: 1, Start: 2000, End: 1e6})
+	if at := links[0].NextDeadline(); at != 2000 {
+		t.Errorf("deadline %d, want 2000", at)
+	}
+	if n, err := links[0].Send(3000, switchedFrames(0, 1, 1, 0)); n != 1 || err != nil {
+		t.Fatalf("%d frames sent, %v", n, err)
+	}
+	got := make([]RxFrame, 1)
+	if n, err := links[1].Receive(2e6, got); n != 0 || err != nil {
+		t.Errorf("%d frames arrived at a cable that was down, %v", n, err)
+	}
+	if s := net.Stats(net.NICPort(1).Peer()); s.Lost != 1 {
+		t.Errorf("%d frames were lost", s.Lost)
+	}
+}
