@@ -18,10 +18,11 @@ type Deadlock struct {
 //
 // A pause of port p ends when the switch at its other end has sent enough of what it holds from p.
 // It cannot, if more than XOn of that, or what keeps headroom occupied, waits at ports which are
-// paused themselves and whose pauses cannot end. So Deadlock begins with all paused ports, and removes those whose pause can end until
-// there is none. What is left has a cycle, since each waits for another one.
+// paused themselves and whose pauses cannot end. So Deadlock begins with all paused ports, and
+// removes those whose pause can end until there is none. What is left has a cycle, since each waits
+// for another one.
 func (n *Network) Deadlock() *Deadlock {
-	if n.topology.Switch.PFC == nil {
+	if !slices.ContainsFunc(n.ports, func(p *Port) bool { return p.paused != 0 }) {
 		return nil
 	}
 	stuck := map[waiting]bool{}

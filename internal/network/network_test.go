@@ -152,8 +152,8 @@ func TestECNMarksByQueueLength(t *testing.T) {
 }
 
 // With PFC nothing is lost, however small the thresholds, and however large if the buffer is full
-// below them, if the headroom is what arrives in a round trip, the frame that finds the buffer full,
-// a pause frame, and two frames that were being sent.
+// below them, if the headroom is what arrives in a round trip, the frame that finds the buffer
+// full, a pause frame, and two frames that were being sent.
 func TestPFCLosesNothing(t *testing.T) {
 	const headroom = 2*1250 + 2*1250 + 3*1250
 	pfc := func(xoff, xon int) func(*SwitchConfig) {

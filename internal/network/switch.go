@@ -100,8 +100,8 @@ func (n *Network) enqueue(out *Port, f *Frame) {
 	n.transmit(out)
 }
 
-// leave releases the room that a frame has occupied in a switch, that of the headroom first. A pause
-// ends when the headroom is empty: the next pause needs all of it again.
+// leave releases the room that a frame has occupied in a switch, that of the headroom first. A
+// pause ends when the headroom is empty: the next pause needs all of it again.
 func (n *Network) leave(s *node, f *Frame) {
 	in := f.arrived
 	g := &in.ingress[f.Priority]
