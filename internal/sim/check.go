@@ -208,6 +208,9 @@ func (sim *simulation) check() error {
 	if err := sim.checkUnreliable(); err != nil {
 		return err
 	}
+	if err := sim.checkSwitches(); err != nil {
+		return err
+	}
 	if err := sim.checkTraffic(); err != nil {
 		return err
 	}

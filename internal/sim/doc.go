@@ -13,6 +13,8 @@
 //  10. At a loss of 1 %, READs and WRITEs send at most twice what they need.
 //  11. Memory that was released to a program is not sent.
 //  12. An event comes after the completions that it refers to.
+//  13. Switches drop nothing of lossless priorities.
+//  14. Ports wait for each other forever only where paths form a circle.
 //
 // Invariants 7 and 8 (no allocation, no panic) are shown by benchmarks and fuzz targets, and by the
 // absence of panics here.
@@ -21,8 +23,9 @@
 // queue pairs of UC and UD (unreliable.go), whose messages may be lost but must not arrive damaged,
 // in part, or at the wrong queue pair (unreliable_check.go). disruption.go has what happens to them
 // during the run. network.go has the engines, which may stall, the cables, which may be slow, and
-// their faults; what is sent over them is checked in traffic_check.go. Programs use their buffers
-// again as soon as they may (buffers.go).
+// their faults; what is sent over them is checked in traffic_check.go. Some runs have a network of
+// switches instead (switches.go), with checks of its own (switches_check.go). Programs use their
+// buffers again as soon as they may (buffers.go).
 //
 // Large is the profile of one run with 200 NICs and 10,000 queue pairs.
 package sim

@@ -50,20 +50,22 @@ func (p Profile) onlyLossy(operations []ib.WROpcode) Profile {
 // withoutFaults returns p with a perfect network.
 func (p Profile) withoutFaults() Profile {
 	p.Loss, p.Duplicate, p.Reorder, p.Corrupt, p.Delay = 0, 0, 0, 0, 0
+	p.Switches = p.Switches.withoutDrops()
 	return p
 }
 
 // withoutFailures returns p without what puts queue pairs into error.
 func (p Profile) withoutFailures() Profile {
 	p.RetryCount, p.RNRRetry, p.RecvPause, p.Disruptions, p.SmallCQ, p.Stalls = 7, 7, 0, 0, false, 0
+	p.Switches = p.Switches.withoutFailures()
 	return p
 }
 
-// timeout draws a timeout code. On a cable with a rate, what is queued in front of a packet must
-// not take longer than the timeout.
+// timeout draws a timeout code. On a cable with a rate, or in switches, what is queued in front of
+// a packet must not take longer than the timeout.
 func (sim *simulation) timeout() uint8 {
 	code := uint8(8 + sim.rnd.IntN(6)) // 1 to 34 ms
-	if sim.profile.Rate > 0 {
+	if sim.profile.Rate > 0 || sim.network != nil {
 		code += 6
 	}
 	return code
@@ -72,7 +74,13 @@ func (sim *simulation) timeout() uint8 {
 // buildNetwork creates the engines and the NICs, each with a cable, a fault program and a verbs
 // program.
 func (sim *simulation) buildNetwork(seed uint64) error {
-	fabric := wire.NewFabric()
+	sim.fabric = wire.NewFabric()
+	if sim.profile.Switches != nil {
+		if err := sim.buildSwitches(seed); err != nil {
+			return err
+		}
+		sim.fabric = wire.NewFabricOf(sim.network)
+	}
 	for i := range sim.profile.NICs {
 		if i == 0 || sim.profile.Engines {
 			e, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: seed + 1 + uint64(i), ReadArena: 1 << 20})
@@ -84,7 +92,8 @@ func (sim *simulation) buildNetwork(seed uint64) error {
 		engine := sim.engines[len(sim.engines)-1]
 		addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24)
 		mac := [6]byte{2, 0, 0, 0, 0, byte(i + 1)}
-		var link wire.Link = &hashingLink{Link: fabric.NewLink(engine, addr.Addr()), sim: sim, sent: true}
+		port := sim.fabric.NewLink(engine, addr.Addr())
+		var link wire.Link = &hashingLink{Link: port, sim: sim, sent: true}
 		link = wire.NewFaultLink(link, sim.faults(seed+uint64(i)))
 		if sim.profile.Rate > 0 {
 			link = &cable{Link: link, perByte: 8 / sim.profile.Rate, buffer: int64(sim.profile.Buffer)}
@@ -95,8 +104,15 @@ func (sim *simulation) buildNetwork(seed uint64) error {
 			})
 		}
 		link = &hashingLink{Link: link, sim: sim}
-		d, err := engine.AddDevice(nic.DeviceConfig{Name: fmt.Sprint("sim", i), Link: link,
-			Iface: wire.StaticInterface("sim", mac, 9000, addr)})
+		c := nic.DeviceConfig{Name: nicName(i), Link: link, Iface: wire.StaticInterface("sim", mac, 9000, addr)}
+		if s := sim.profile.Switches; s != nil {
+			var err error
+			if c.Rate, err = port.Plug(c.Name); err != nil {
+				return err
+			}
+			c.Congestion = &s.Congestion
+		}
+		d, err := engine.AddDevice(c)
 		if err != nil {
 			return err
 		}
@@ -108,6 +124,8 @@ func (sim *simulation) buildNetwork(seed uint64) error {
 	}
 	return nil
 }
+
+func nicName(i int) string { return fmt.Sprint("sim", i) }
 
 func (sim *simulation) closeEngines() {
 	for _, e := range sim.engines {

@@ -24,6 +24,7 @@ func TestSeeds(t *testing.T) {
 		from, n = *single, 1
 	}
 	var next, failed, frames, qps, overflows, sent, received, lossySent, lossyNeeded atomic.Uint64
+	var switched, hops, marked, dropped, lost, pauses, deadlocks atomic.Uint64
 	var work sync.WaitGroup
 	for range min(n, runtime.GOMAXPROCS(0)) {
 		work.Go(func() {
@@ -40,6 +41,15 @@ func TestSeeds(t *testing.T) {
 				overflows.Add(uint64(r.Overflows))
 				sent.Add(uint64(r.UnreliableSent))
 				received.Add(uint64(r.UnreliableReceived))
+				if r.Profile.Switches != nil {
+					switched.Add(1)
+					hops.Add(r.Hops)
+					marked.Add(r.Ports.Marked)
+					dropped.Add(r.Ports.Dropped)
+					lost.Add(r.Ports.Lost)
+					pauses.Add(r.Ports.PausesSent)
+				}
+				deadlocks.Add(uint64(len(r.Deadlocks)))
 				if r.Profile.OneWay {
 					lossySent.Add(uint64(r.Sent))
 					lossyNeeded.Add(uint64(r.Needed))
@@ -51,12 +61,14 @@ func TestSeeds(t *testing.T) {
 	if lossyNeeded.Load() > 2_000 && lossySent.Load() > 2*lossyNeeded.Load() {
 		t.Errorf("invariant 10: at 1 %% loss %d packets were sent, %d are needed", lossySent.Load(), lossyNeeded.Load())
 	}
-	if frames.Load() == 0 || received.Load() == 0 && n > 20 || lossyNeeded.Load() <= 2_000 && n >= 200 {
+	if n >= 200 && min(marked.Load(), dropped.Load(), lost.Load(), pauses.Load()) == 0 || frames.Load() == 0 || received.Load() == 0 && n > 20 || lossyNeeded.Load() <= 2_000 && n >= 200 {
 		t.Errorf("%d seeds show nothing", n)
 	}
 	t.Logf("at 1 %% loss %d packets were sent, %d are needed", lossySent.Load(), lossyNeeded.Load())
 	t.Logf("%d seeds: %d frames, %d of %d queue pairs ended in error, %d completion queues overflowed, %d of %d unreliable messages arrived",
 		n, frames.Load(), failed.Load(), qps.Load(), overflows.Load(), received.Load(), sent.Load())
+	t.Logf("of which %d with switches: %d hops, %d frames were marked, %d dropped, %d lost on cables, %d pauses, %d PFC deadlocks",
+		switched.Load(), hops.Load(), marked.Load(), dropped.Load(), lost.Load(), pauses.Load(), deadlocks.Load())
 }
 
 // run calls Run, for some seeds twice to compare the hashes.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softroce/internal/ib"
+	"softroce/internal/network"
 	"softroce/nic"
 	"softroce/packet"
 	"softroce/wire"
@@ -49,6 +50,7 @@ type Profile struct {
 	Buffer    time.Duration // time until a full send buffer of a cable is empty
 	MTU       int           // path MTU; 0: drawn for each pair
 	LongReads int           // READs of a queue pair that are longer than MaxMessage: about Source bytes
+	Switches  *Switches     // between the NICs; nil: none. See switches.go
 
 	Tap wire.FrameSink // receives the frames at the port of the first NIC, if it is not nil
 }
@@ -71,8 +73,11 @@ type Result struct {
 	Virtual                            time.Duration
 	Overflows                          int // completion queues that have overrun
 	Counters                           []nic.Counters
-	Sent, Needed                       int // packets with data or an atomic's result: of RC and XRC, and those of completed work
-	UnreliableSent, UnreliableReceived int // messages of UC and UD
+	Sent, Needed                       int                 // packets with data or an atomic's result: of RC and XRC, and those of completed work
+	UnreliableSent, UnreliableReceived int                 // messages of UC and UD
+	Hops                               uint64              // frames that ports of the network of switches have sent
+	Ports                              network.PortStats   // Marked, Dropped, Lost and PausesSent of all its ports
+	Deadlocks                          []*network.Deadlock // each of which was ended
 }
 
 // A simulation is one run.
@@ -87,7 +92,11 @@ type simulation struct {
 	unreliableRnd *rand.Rand // for the unreliable programs
 	pairs         []*pair    // a pair that was connected again comes after the one it replaces
 	linkDownUntil int64      // all frames are lost before this time
-	outOfMemory   error      // set if the profile's memory is too small
+	fabric        *wire.Fabric
+	network       *network.Network // of switches, in fabric; nil: none
+	deadlocks     []*network.Deadlock
+	atRest        uint64 // Hops when there was no deadlock
+	outOfMemory   error  // set if the profile's memory is too small
 	hash          hash.Hash64
 	frames        uint64
 	complete      int
@@ -135,6 +144,9 @@ func ProfileOf(seed uint64) Profile {
 	}
 	p.drawNetwork(r)
 	p.RoCEv1 = r.IntN(4) == 0
+	if r := rand.New(rand.NewPCG(seed, 4)); r.IntN(3) == 0 && !p.OneWay {
+		p.drawSwitches(r)
+	}
 	return p
 }
 
@@ -185,6 +197,9 @@ func RunProfile(seed uint64, p Profile) (*Result, error) {
 		r.UnreliableSent += len(t.sent)
 		r.UnreliableReceived += t.received
 	}
+	if sim.network != nil {
+		r.Hops, r.Ports, r.Deadlocks = sim.network.Hops(), sim.portStats(), sim.deadlocks
+	}
 	return r, nil
 }
 
@@ -227,7 +242,7 @@ func (sim *simulation) attrs() nic.QPAttr {
 		QPAttr: ib.QPAttr{PathMTU: mtu, RQPSN: psn(), SQPSN: psn(), Access: everyAccess,
 			MaxRDAtomic: rd, MaxDestRDAtomic: rd, MinRNRTimer: uint8(1 + sim.rnd.IntN(14)), Timeout: sim.timeout(),
 			RetryCount: sim.profile.RetryCount, RNRRetry: sim.profile.RNRRetry, PKey: packet.DefaultPKey},
-		AV:   nic.AddressVector{SGIDIndex: sim.profile.sgid(), Port: 1},
+		AV:   nic.AddressVector{SGIDIndex: sim.profile.sgid(), Port: 1, TClass: sim.tclass(sim.rnd)},
 		Port: 1,
 	}
 }
@@ -327,6 +342,9 @@ func (sim *simulation) run() error {
 		if err := sim.pollUnreliable(); err != nil {
 			return err
 		}
+		if _, err := sim.endDeadlock(false); err != nil {
+			return err
+		}
 		if busy || posted || next != 0 && next <= sim.now || len(sim.drainedEndpoints()) > 0 {
 			idle = false
 			continue
@@ -336,6 +354,11 @@ func (sim *simulation) run() error {
 			continue
 		}
 		idle = false
+		if ended, err := sim.endDeadlock(true); err != nil {
+			return err
+		} else if ended {
+			continue
+		}
 		if at := sim.nextResume(); at != 0 && (next == 0 || at < next) {
 			next = at
 		}

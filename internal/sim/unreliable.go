@@ -133,7 +133,7 @@ func (sim *simulation) newUnreliableProgram(d *nic.Device) (*unreliableProgram, 
 		} else {
 			number = groupAH
 		}
-		av := nic.AddressVector{DGID: dst, SGIDIndex: sim.profile.sgid(), Port: 1}
+		av := nic.AddressVector{DGID: dst, SGIDIndex: sim.profile.sgid(), Port: 1, TClass: sim.tclass(sim.unreliableRnd)}
 		var err error
 		if av.Path, err = d.ResolvePath(context.Background(), &av); err != nil {
 			return nil, err
@@ -167,12 +167,13 @@ func (sim *simulation) newUnreliableQP(p *unreliableProgram, kind ib.QPType) (*u
 
 func connectUC(sim *simulation, qps [2]*unreliableQP) error {
 	mtu := []int{256, 512, 1024, 2048, 4096}[sim.unreliableRnd.IntN(5)]
+	tclass := sim.tclass(sim.unreliableRnd)
 	psn := [2]uint32{sim.unreliableRnd.Uint32() & packet.PSNMask, packet.PSNMask - uint32(sim.unreliableRnd.IntN(20))}
 	for i, t := range qps {
 		t.peer = qps[1-i]
 		a := nic.QPAttr{
 			QPAttr: ib.QPAttr{PathMTU: mtu, SQPSN: psn[i], RQPSN: psn[1-i], DestQPN: t.peer.QPN(), Access: everyAccess},
-			AV:     nic.AddressVector{DGID: t.peer.Device.GIDs()[1].GID, SGIDIndex: sim.profile.sgid(), Port: 1}, Port: 1,
+			AV:     nic.AddressVector{DGID: t.peer.Device.GIDs()[1].GID, SGIDIndex: sim.profile.sgid(), Port: 1, TClass: tclass}, Port: 1,
 		}
 		if err := t.Connect(a); err != nil {
 			return err

@@ -90,7 +90,7 @@ func (t *unreliableQP) checkGRH(g *packet.GRH, m []byte, c *nictest.WC) error {
 	if dst := g.Dst(); dst != t.Device.GIDs()[1].GID.Addr() && dst.String() != groupAddr {
 		return fmt.Errorf("a datagram's GRH has destination %v", dst)
 	}
-	return nil
+	return t.sim.checkTClass(g.TClass())
 }
 
 // checkWriteImm checks a WRITE with immediate, which is its number. Its bytes must be in place.
