@@ -93,6 +93,42 @@ func (c *caller) routed(ps rdmacm.PortSpace, q verbs.QPType, to netip.AddrPort) 
 	return id
 }
 
+// accept accepts the connection of id, from the request to the event that it is established, with
+// the queue pairs of two endpoints. The server has posted a receive.
+func accept(t *testing.T, client, server *caller, id *rdmacm.ID, x, y *verbstest.Endpoint) {
+	t.Helper()
+	e := server.event(rdmacm.EventConnectRequest)
+	noError(t, e.ID.ModifyQP(t.Context(), y.QP, verbs.QPSInit))
+	y.Recv(0, 0, 100)
+	noError(t, e.ID.ModifyQP(t.Context(), y.QP, verbs.QPSRTR, verbs.QPSRTS))
+	noError(t, e.ID.Accept(t.Context(), rdmacm.ConnParam{QPNum: y.QPNum()}))
+	client.event(rdmacm.EventConnectResponse)
+	noError(t, id.ModifyQP(t.Context(), x.QP, verbs.QPSRTR, verbs.QPSRTS))
+	noError(t, id.Establish(t.Context()))
+	server.event(rdmacm.EventEstablished)
+}
+
+// connectAndDisconnect returns how long the client waits, from when it disconnects, until the
+// timewait of the connection has ended.
+func connectAndDisconnect(t *testing.T, f *fabrictest.Fabric, client, server *caller, at netip.AddrPort) time.Duration {
+	t.Helper()
+	x, y := verbstest.EndpointConfig{}.New(t, f.Open(0)), verbstest.EndpointConfig{}.New(t, f.Open(1))
+	id := client.routed(rdmacm.PSTCP, verbs.RC, at)
+	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{QPNum: x.QPNum()}))
+	peer := server.event(rdmacm.EventConnectRequest).ID
+	noError(t, peer.Accept(t.Context(), rdmacm.ConnParam{QPNum: y.QPNum()}))
+	client.event(rdmacm.EventConnectResponse)
+	noError(t, id.Establish(t.Context()))
+	server.event(rdmacm.EventEstablished)
+	began := time.Now()
+	noError(t, id.Disconnect(t.Context()))
+	server.event(rdmacm.EventDisconnected)
+	noError(t, peer.Disconnect(t.Context()))
+	client.event(rdmacm.EventDisconnected)
+	client.event(rdmacm.EventTimewaitExit)
+	return time.Since(began)
+}
+
 func noError(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -187,15 +223,7 @@ func TestConnectUsesACommonPartition(t *testing.T) {
 				}
 				return
 			}
-			e := server.event(rdmacm.EventConnectRequest)
-			noError(t, e.ID.ModifyQP(t.Context(), y.QP, verbs.QPSInit))
-			y.Recv(0, 0, 100)
-			noError(t, e.ID.ModifyQP(t.Context(), y.QP, verbs.QPSRTR, verbs.QPSRTS))
-			noError(t, e.ID.Accept(t.Context(), rdmacm.ConnParam{QPNum: y.QPNum()}))
-			client.event(rdmacm.EventConnectResponse)
-			noError(t, id.ModifyQP(t.Context(), x.QP, verbs.QPSRTR, verbs.QPSRTS))
-			noError(t, id.Establish(t.Context()))
-			server.event(rdmacm.EventEstablished)
+			accept(t, client, server, id, x, y)
 			for i, qp := range []*verbs.QP{x.QP, y.QP} {
 				a, err := qp.Query(t.Context())
 				if err != nil || int(a.PKeyIndex) != c.at[i] {
@@ -327,21 +355,7 @@ func TestTimewaitIsProlongedByRule(t *testing.T) {
 	if err := f.SetFaults(0, rule); err != nil {
 		t.Fatal(err)
 	}
-	x, y := verbstest.EndpointConfig{}.New(t, f.Open(0)), verbstest.EndpointConfig{}.New(t, f.Open(1))
-	id := client.routed(rdmacm.PSTCP, verbs.RC, at)
-	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{QPNum: x.QPNum()}))
-	peer := server.event(rdmacm.EventConnectRequest).ID
-	noError(t, peer.Accept(t.Context(), rdmacm.ConnParam{QPNum: y.QPNum()}))
-	client.event(rdmacm.EventConnectResponse)
-	noError(t, id.Establish(t.Context()))
-	server.event(rdmacm.EventEstablished)
-	began := time.Now()
-	noError(t, id.Disconnect(t.Context()))
-	server.event(rdmacm.EventDisconnected)
-	noError(t, peer.Disconnect(t.Context()))
-	client.event(rdmacm.EventDisconnected)
-	client.event(rdmacm.EventTimewaitExit)
-	if took := time.Since(began); took < longer {
+	if took := connectAndDisconnect(t, f, client, server, at); took < longer {
 		t.Errorf("timewait has ended after %v", took)
 	}
 	server.event(rdmacm.EventTimewaitExit)
@@ -363,19 +377,7 @@ func TestFaultsOfMessages(t *testing.T) {
 	if err := f.SetFaults(0, "duplicate cm req\nduplicate receive cm rep\nduplicate send cm rtu\nduplicate cm dreq,drep\nmark receive cm req\nmark cm rej,sidr_req,lap"); err != nil {
 		t.Fatal(err)
 	}
-	x, y := verbstest.EndpointConfig{}.New(t, f.Open(0)), verbstest.EndpointConfig{}.New(t, f.Open(1))
-	id := client.routed(rdmacm.PSTCP, verbs.RC, at)
-	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{QPNum: x.QPNum()}))
-	peer := server.event(rdmacm.EventConnectRequest).ID
-	noError(t, peer.Accept(t.Context(), rdmacm.ConnParam{QPNum: y.QPNum()}))
-	client.event(rdmacm.EventConnectResponse)
-	noError(t, id.Establish(t.Context()))
-	server.event(rdmacm.EventEstablished)
-	noError(t, id.Disconnect(t.Context()))
-	server.event(rdmacm.EventDisconnected)
-	noError(t, peer.Disconnect(t.Context()))
-	client.event(rdmacm.EventDisconnected)
-	client.event(rdmacm.EventTimewaitExit)
+	connectAndDisconnect(t, f, client, server, at)
 	for i, r := range f.Server.Snapshot().Devices[0].Faults {
 		if found := r.Acted > 0; found != (i < 4) {
 			t.Errorf("%s: acted on %d messages", r.Rule, r.Acted)
