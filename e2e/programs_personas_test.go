@@ -66,6 +66,13 @@ func TestPersonas(t *testing.T) {
 			}
 		}
 	}
+	for _, rate := range []string{"40", "7"} {
+		if out, err := run("cat", "/sys/kernel/debug/mlx5/50ce:01:00.0/cc_params/rp_ai_rate"); out != rate+"\n" {
+			t.Errorf("rp_ai_rate is %q (%v), want %s", out, err, rate)
+		}
+		harness.RunCommand(t, harness.Binary(t), "congestion", "--socket", socket, "mlx5_1", "rp_ai_rate=7")
+		time.Sleep(100 * time.Millisecond) // the files count as current for half of that
+	}
 	if out, err := run("cat", "/sys/class/infiniband/rdma0/device/vendor"); out != "0xffff\n" {
 		t.Errorf("the NIC without a persona has vendor %q (%v)", out, err)
 	}

@@ -4,11 +4,16 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"strings"
 )
 
 // pciDomain is the PCI domain of the emulated devices. Hosts number theirs from 0, Hyper-V takes
 // random numbers. The path interposer of the C libraries recognizes the paths of a device by it.
 const pciDomain = "50ce"
+
+// mlx5Driver is the driver of ConnectX and BlueField. It shows its parameters of congestion control
+// in debugfs.
+const mlx5Driver = "mlx5_core"
 
 // pci adds the PCI device of d, on a bus of its own. As in the kernel, the RDMA device and its
 // device file belong to it, and the directories of their classes have links to them.
@@ -57,6 +62,14 @@ func (r *renderer) pci(d *Device, verbs string) {
 	r.add("uevent", "DRIVER=%s\nPCI_CLASS=%X\nPCI_ID=%04X:%04X\nPCI_SUBSYS_ID=%04X:%04X\nPCI_SLOT_NAME=%s",
 		p.Driver, p.Class, p.Vendor, p.Device, p.SubsystemVendor, p.SubsystemDevice, address)
 	r.netdev(d, "net")
+	if p.Driver == mlx5Driver {
+		r.dir = path.Join("sys/kernel/debug/mlx5", address, "cc_params")
+		for _, v := range d.Congestion {
+			if !strings.HasPrefix(v.Name, "swift_") {
+				r.add(v.Name, "%d", v.Value)
+			}
+		}
+	}
 	r.dir = deviceFile
 }
 

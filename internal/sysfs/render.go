@@ -1,6 +1,7 @@
 // Package sysfs renders devices as the files that Linux has for devices of its RDMA subsystem:
-// those of /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband. Programs that
-// were written for kernel devices read GID types, network interfaces and counters from them.
+// those of /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, and for a
+// persona those of its PCI device and driver. Programs that were written for kernel devices read
+// GID types, network interfaces and counters from them.
 //
 // Render returns the files of a device. A Tree keeps files in a directory.
 package sysfs
@@ -13,6 +14,7 @@ import (
 	"softroce/internal/ib"
 	"softroce/internal/metrics"
 	"softroce/nic"
+	"softroce/transport/congestion"
 )
 
 // A File is a file of the tree. Path is relative to the root of the file system.
@@ -33,6 +35,8 @@ type Device struct {
 	GIDs     []nic.GIDEntry
 	PKeys    []uint16
 	Counters nic.Counters
+
+	Congestion []congestion.Value // parameters
 }
 
 // ReadDevice reads a device's state. It runs on the device's engine.
@@ -41,6 +45,8 @@ func ReadDevice(d *nic.Device, index int) Device {
 		Name: d.Name(), Index: index, Identity: d.Identity(), Attr: d.Query(), Port: d.QueryPort(), GIDs: d.GIDs(), PKeys: d.PKeys(),
 		Counters: d.Counters(),
 	}
+	params := d.Congestion()
+	s.Congestion = params.Values()
 	if second, err := d.QueryPortNumber(2); err == nil {
 		s.Second = &second
 	}

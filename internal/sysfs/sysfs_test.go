@@ -11,6 +11,7 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/transport/congestion"
 	"softroce/transport"
 	"softroce/wire"
 )
@@ -33,6 +34,7 @@ func TestRenderOfAPersona(t *testing.T) {
 		PCI: &nic.PCI{Vendor: 0x15b3, Device: 0x1021, Class: 0x20000, Driver: "mlx5_core", NUMANode: 1, LinkSpeed: "32.0 GT/s PCIe", LinkWidth: 16},
 	}
 	d.Port.ActiveSpeed, d.Port.ActiveWidth = ib.SpeedNDR, ib.Width4X
+	d.Congestion = []congestion.Value{{Name: "rp_ai_rate", Value: 5}, {Name: "swift_beta", Value: 819}}
 	var tree Tree
 	dir, err := tree.Open(func() []File { return Render(&d) })
 	if err != nil {
@@ -55,6 +57,9 @@ func TestRenderOfAPersona(t *testing.T) {
 		dev + "device/driver/50ce:03:00.0/current_link_width":    "16\n",
 		"sys/class/infiniband_verbs/uverbs3/device/numa_node":    "1\n",
 		"sys/devices/pci50ce:03/50ce:03:00.0/current_link_speed": "32.0 GT/s PCIe\n",
+
+		"sys/kernel/debug/mlx5/50ce:03:00.0/cc_params/rp_ai_rate": "5\n",
+		"sys/kernel/debug/mlx5/50ce:03:00.0/cc_params/swift_beta": "no such file or directory",
 	} {
 		if got := read(t, dir, path); got != text {
 			t.Errorf("%s reads %q, want %q", path, got, text)

@@ -43,6 +43,7 @@ static bool has_emulated_prefix(const char *path)
 			is_below(path, "/sys/class/infiniband_verbs") ||
 			is_below(path, "/dev/infiniband") ||
 			has_prefix(path, "/sys/devices/pci" PCI_DOMAIN) ||
+			has_prefix(path, "/sys/kernel/debug/mlx5/" PCI_DOMAIN) ||
 			has_prefix(path, "/sys/bus/pci/devices/" PCI_DOMAIN));
 }
 
