@@ -63,6 +63,20 @@ func TestLossInLiveNetworkIsNoDifference(t *testing.T) {
 	}
 }
 
+// In these runs the live requester goes back to a PSN that the player does not expect: what it went
+// back to before was lost, and answered meanwhile. Its retries must not run out.
+func TestLiveRequesterGoesBackBeyondLostRequests(t *testing.T) {
+	for _, seed := range []int{96, 105, 130} {
+		r, err := liveplay.File(fixtures+"loss-atomic.pcap", faulty(fmt.Sprintf("seed %d\ndrop chance 2%%", seed)), liveplay.Options{Fast: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Differences() > 0 {
+			t.Errorf("seed %d: %v", seed, r)
+		}
+	}
+}
+
 // Replies of the live NIC that differ are reported.
 func TestWrongRepliesAreReported(t *testing.T) {
 	for _, c := range []struct{ file, rule, field string }{

@@ -35,16 +35,18 @@ func (a *responderPlayer) request(c *capture.Packet) {
 		end = psn + int64(packet.PSNCount(c.RETH.Length, a.script.PathMTU))
 	}
 	switch {
-	case psn > a.next:
+	case psn > a.next && psn > a.acked:
 		return // a request before it is missing: the requester will go back
-	case psn < a.next:
+	case psn != a.next: // it went back, perhaps to a PSN after some that were answered meanwhile
 		a.goBacks++
 		a.fruitlessGoBacks++
 		if a.repliesSent < len(a.script.Replies) && a.script.Replies[a.repliesSent].Pass > a.pass {
 			a.pass++
 		}
 		if psn < a.acked || a.refused || psn == a.acked && a.resultLost() {
-			a.resendFrom = psn
+			if a.resendFrom < 0 || psn < a.resendFrom {
+				a.resendFrom = psn
+			}
 		}
 		if psn > a.acked {
 			end = a.acked // it went back further
