@@ -102,8 +102,8 @@ func (a *responderPlayer) mayGiveUp() bool {
 // note records that a reply is sent.
 func (a *responderPlayer) note(s *replay.Reply) {
 	a.goBacks, a.lastActive, a.pass = 0, a.testbed.Now(), max(a.pass, s.Pass)
-	if s.PSN >= a.resendFrom {
-		a.resendFrom = -1
+	if s.PSN == a.resendFrom || s.PSN > a.resendFrom && s.Header.Opcode.Info().Kind == packet.KindAck {
+		a.resendFrom = -1 // the result of another request does not answer it
 	}
 	a.acknowledge(s)
 }

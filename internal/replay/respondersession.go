@@ -369,14 +369,14 @@ func (r *liveRequester) judgeTimeout(c *conversation.Transmission) {
 	}
 }
 
-// missedResponse reports whether the live requester had not received the READ response that
-// immediately precedes its request c.
+// missedResponse reports whether the live requester had not received the response of a READ or
+// atomic that immediately precedes its request c.
 func (r *liveRequester) missedResponse(c *conversation.Transmission) bool {
 	if len(r.late) == 0 {
 		return false
 	}
 	e := r.late[len(r.late)-1]
-	return e.Info.Kind == packet.KindReadResponse && when(c)-when(e) <= int64(r.session.Late)
+	return e.Info.Kind != packet.KindAck && when(c)-when(e) <= int64(r.session.Late)
 }
 
 // exhausted records that softroce's requester has used up its retries, while the live one continues
