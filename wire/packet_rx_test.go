@@ -195,6 +195,7 @@ func FuzzPacketReceive(f *testing.F) {
 	binary.NativeEndian.PutUint16(runts[4:], 5)
 	f.Add(runts)
 	f.Add(append(make([]byte, virtioLen), roceV1Frame(false)...))
+	f.Add(append(make([]byte, virtioLen), changed(roceV1Frame(false), sgidAt, 0x20)...))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		given := bytes.Clone(b)
@@ -211,7 +212,7 @@ func FuzzPacketReceive(f *testing.F) {
 			}
 			n++
 			total += len(f.Head) + packet.ICRCLen
-			if len(f.Head) < packet.BTHLen || f.Tail != nil || f.Src.Is4() != f.Dst.Is4() {
+			if len(f.Head) < packet.BTHLen || f.Tail != nil || f.Src.Is4() != f.Dst.Is4() && (f.Network != packet.RoCEv1 || !f.Dst.IsMulticast()) {
 				t.Fatalf("invalid packet %+v", f)
 			}
 			if !bytes.Contains(b, f.Head) {

@@ -145,9 +145,16 @@ func roceV1Frame(v6 bool) []byte {
 	return packet.AppendFrame(nil, &a, &f.Tx)
 }
 
+// sgidAt is where the source GID of a frame of RoCE v1 is.
+const sgidAt = packet.EthernetLen + 8
+
 func TestDgramReceivesRoCEv1(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		good := roceV1Frame(v6)
+		mixed := changed(good, sgidAt, 0x20) // no longer an IPv4 address
+		if v6 {
+			mixed = changed(good, sgidAt, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff)
+		}
 		for _, c := range []struct {
 			name  string
 			frame []byte
@@ -158,6 +165,7 @@ func TestDgramReceivesRoCEv1(t *testing.T) {
 			{"half a GRH", good[:30], DropTruncated},
 			{"half a packet", good[:70], DropTruncated},
 			{"version 4", changed(good, 14, 0x40), DropIPHeader},
+			{"GIDs of two kinds", mixed, DropIPAddress},
 			{"other GID", changed(good, 14+39, 99), DropIPAddress},
 			{"without a BTH", changed(good, 20, 0x3b), DropIPProtocol},
 			{"no room for BTH and ICRC", changed(good, 18, 0, 15), DropUDPLength},
