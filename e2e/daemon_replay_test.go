@@ -32,7 +32,7 @@ func TestReplayOntoDaemon(t *testing.T) {
 			"vp-all-ops", "loss-pp-rc", "write-bw-ackreq", "read-bw-mtu4096", "vp-rnr-multi",
 			"loss-atomic", "loss-read-resp", "dup-read", "cm-rping", "vp-psn-wrap"}},
 		// The live requester has a short timeout here, as the captured ones had. If it does not
-		// receive a NAK, and nothing else is lost, it cannot be told from one that ignores NAKs.
+		// receive a NAK, and nothing else is lost, it looks like one that ignores NAKs.
 		{"lossy, responder", "packet", "udp", "seed 3\ndrop kind request chance 2%\ndrop kind ack chance 2%\n" +
 			"drop kind read_response chance 2%\ndrop kind atomic_ack chance 2%\n", "responder", []string{"loss-atomic", "loss-write-req", "loss-read-req", "loss-pp-rc"}},
 	} {

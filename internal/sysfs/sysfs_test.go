@@ -11,8 +11,8 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/nic"
-	"softroce/transport/congestion"
 	"softroce/transport"
+	"softroce/transport/congestion"
 	"softroce/wire"
 )
 
