@@ -62,7 +62,7 @@ func NewFabric() *Fabric {
 // used by one goroutine. A nil owner equals no other.
 func (f *Fabric) NewLink(owner any, addrs ...netip.Addr) *FabricLink {
 	p := &FabricLink{fabric: f, owner: owner, ring: frameRing{limit: f.queue}, inbox: inbox{limit: f.queue},
-		groups: map[netip.Addr]bool{}}
+		groups: map[netip.Addr]bool{}, nic: -1}
 	f.mu.Lock()
 	f.ports = append(f.ports, p)
 	f.mu.Unlock()
@@ -124,7 +124,8 @@ type FabricLink struct {
 	onReady     atomic.Pointer[func()]
 	closed      bool
 
-	// On a fabric with a network: the number of the NIC, and whether frames wait for Receive.
+	// On a fabric with a network: the number of the NIC, -1 before Plug, and whether frames wait for
+	// Receive.
 	nic     int
 	arrived atomic.Bool
 }
@@ -264,7 +265,7 @@ func (p *FabricLink) lookup(path *Path) *FabricLink {
 // sendTo sends frames to one link and returns how many it took.
 func (p *FabricLink) sendTo(to *FabricLink, batch []TxFrame) int {
 	switch {
-	case to == nil:
+	case to == nil, p.fabric.network != nil && (p.nic < 0 || to.nic < 0):
 		p.counters.Drops[DropUnreachable] += uint64(len(batch))
 		for i := range batch {
 			batch[i].Dropped = true

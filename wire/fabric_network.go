@@ -71,9 +71,9 @@ func (f *Fabric) Fail(e network.Failure) {
 	n.unlock(nil)
 }
 
-// Plug connects the link to the port of the NIC that has a name in the fabric's network, and
-// returns the rate of the port in b/s. On a fabric that is no network it does nothing and returns
-// 0.
+// Plug connects the link, which no goroutine uses yet, to the port of the NIC that has a name in the
+// fabric's network, and returns the rate of the port in b/s. A link that is not plugged in reaches
+// no other. On a fabric that is no network it does nothing and returns 0.
 func (p *FabricLink) Plug(name string) (rate int64, err error) {
 	n := p.fabric.network
 	if n == nil {
@@ -181,7 +181,7 @@ func (n *fabricNetwork) copy() *rxCopy {
 // receive fills batch with frames that have arrived at p. Those of the call before are no longer in
 // use.
 func (n *fabricNetwork) receive(p *FabricLink, batch []RxFrame) (k int) {
-	if next := n.next.Load(); !p.arrived.Load() && (next == 0 || next > p.now) {
+	if next := n.next.Load(); p.nic < 0 || !p.arrived.Load() && (next == 0 || next > p.now) {
 		return 0
 	}
 	n.mu.Lock()
@@ -217,6 +217,9 @@ func (n *fabricNetwork) deadline(p *FabricLink) int64 {
 
 // unplug ends the use of p.
 func (n *fabricNetwork) unplug(p *FabricLink) {
+	if p.nic < 0 {
+		return
+	}
 	n.mu.Lock()
 	n.links[p.nic] = nil
 	n.net.Wake(p.nic) // what has arrived is released

@@ -211,14 +211,37 @@ func TestSwitchForgetsClosedLink(t *testing.T) {
 	if n, _ := nics[0].Send(1e9, batch); n != 1 || !batch[0].Dropped || nics[0].Counters().Drops[DropUnreachable] != 1 {
 		t.Errorf("%d frames sent to a closed link, dropped %v", n, batch[0].Dropped)
 	}
-	if _, err := f.NewLink(nil, switchedAddr(1)).Plug("n1"); err != nil {
+	again := f.NewLink(nil, switchedAddr(1))
+	if _, err := again.Plug("n1"); err != nil {
 		t.Errorf("the port of a closed link: %v", err)
 	}
 	if _, err := f.NewLink(nil).Plug("n1"); err == nil || !strings.Contains(err.Error(), "no free NIC n1") {
 		t.Errorf("a port in use: %v", err)
 	}
-	if _, err := f.NewLink(nil).Plug("n7"); err == nil {
+	stray := f.NewLink(nil, switchedAddr(7))
+	if _, err := stray.Plug("n7"); err == nil {
 		t.Error("a NIC that does not exist has a port")
+	}
+	for _, from := range []*FabricLink{nics[0].FabricLink, stray} {
+		batch := switchedFrames(0, 7, 1, 0)
+		if from == stray {
+			batch[0].Path.Dst = switchedAddr(0)
+		}
+		if n, err := from.Send(2e9, batch); n != 1 || err != nil || !batch[0].Dropped {
+			t.Errorf("a frame to or from a link without a port: %d sent, %v", n, err)
+		}
+	}
+	if n, err := stray.Receive(2e9, make([]RxFrame, 4)); n != 0 || err != nil {
+		t.Errorf("a link without a port has received %d frames, %v", n, err)
+	}
+	if err := stray.Close(); err != nil {
+		t.Error(err)
+	}
+	if n, err := nics[0].Send(2e9, switchedFrames(0, 1, 1, 0)); n != 1 || err != nil {
+		t.Errorf("after a link without a port was closed: %d frames sent, %v", n, err)
+	}
+	if got := len((&switchedNIC{FabricLink: again}).drain(2e9)); got != 1 {
+		t.Errorf("after a link without a port was closed: %d frames received", got)
 	}
 	if rate, err := NewFabric().NewLink(nil).Plug("n7"); rate != 0 || err != nil {
 		t.Errorf("a fabric without switches: %d, %v", rate, err)
