@@ -107,7 +107,7 @@ func (l *DgramLink) checkRoCE(b []byte) (Drop, bool) {
 	switch {
 	case !f.IPChecksumOK():
 		return DropIPChecksum, false
-	case !l.has(f.Dst) && !l.member(f.Dst), isMixed(f):
+	case !l.has(f.Dst) && !l.member(f.Dst), !familiesMatch(f.Network, f.Src, f.Dst):
 		return DropIPAddress, false
 	case f.UDPChecksum != 0 && !udpChecksumOK(f):
 		return DropUDPChecksum, false

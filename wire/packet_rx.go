@@ -154,15 +154,11 @@ func (d *packetDecoder) parse(b []byte) (Drop, bool) {
 	if f.DstMAC[0]&1 != 0 && !f.Dst.IsMulticast() {
 		return DropIPAddress, false // RFC 1122, 3.3.6
 	}
-	if isMixed(f) {
+	if !familiesMatch(f.Network, f.Src, f.Dst) {
 		return DropIPAddress, false
 	}
 	return 0, true
 }
-
-// isMixed reports whether one GID of a packet of RoCE v1 is an IPv4 address and the other is not:
-// no NIC has a path for a reply. A multicast group may be of either kind.
-func isMixed(f *packet.Frame) bool { return f.Src.Is4() != f.Dst.Is4() && !f.Dst.IsMulticast() }
 
 // next implements rxDecoder.
 func (d *packetDecoder) next(f *RxFrame) bool {

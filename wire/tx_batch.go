@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"net/netip"
+
 	"golang.org/x/sys/unix"
 
 	"softroce/packet"
@@ -317,6 +319,8 @@ func (p *Path) sendable() bool {
 
 // FamiliesMatch reports whether one packet can have both addresses. The GIDs of a GRH may be of
 // two families: that of an IPv4 multicast group is an IPv6 address.
-func (p *Path) FamiliesMatch() bool {
-	return p.Src.Is4() == p.Dst.Is4() || p.Network == packet.RoCEv1 && p.Dst.IsMulticast()
+func (p *Path) FamiliesMatch() bool { return familiesMatch(p.Network, p.Src, p.Dst) }
+
+func familiesMatch(n packet.Network, src, dst netip.Addr) bool {
+	return src.Is4() == dst.Is4() || n == packet.RoCEv1 && dst.IsMulticast()
 }
