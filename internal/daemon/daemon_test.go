@@ -544,3 +544,21 @@ func TestLimitsApplyPerClient(t *testing.T) {
 	}
 	newEndpoint(t, other)
 }
+
+// What a NIC reports to be, and how fast and with which congestion control it sends, are no part of
+// its MAC and of the GUIDs made from that.
+func TestOptionsDoNotChangeTheMAC(t *testing.T) {
+	plain, err := nicspec.Parse("a=fabric:192.0.2.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, option := range []string{"pkeys=0x8001", "guid=0200:00ff:fe00:0001", "persona=connectx-7", "persona=connectx-7,numa=1", "rate=1G", "delay=1us", "cc=none", "cc=dcqcn+rp_ai_rate=5"} {
+		n, err := nicspec.Parse("a=fabric:192.0.2.1," + option)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if macOf(n) != macOf(plain) {
+			t.Errorf("%s changes the MAC", option)
+		}
+	}
+}

@@ -100,7 +100,8 @@ func macOf(n nicspec.NIC) (mac [6]byte) {
 	if n.MAC != mac {
 		return n.MAC
 	}
-	n.PKeys, n.GUID, n.Persona, n.NUMANode, n.Shape = nil, 0, "", nil, wire.Shape{} // a change of these must not change the MAC
+	// A change of these must not change the MAC.
+	n.PKeys, n.GUID, n.Persona, n.NUMANode, n.Shape, n.Congestion = nil, 0, "", nil, wire.Shape{}, nil
 	h := fnv.New64a()
 	fmt.Fprint(h, n.String())
 	copy(mac[:], h.Sum(nil))
