@@ -11,6 +11,7 @@ import (
 	"softroce/e2e/harness"
 	"softroce/internal/control"
 	"softroce/internal/daemon"
+	"softroce/wire"
 )
 
 // Three programs write to a fourth NIC at the same time, on a fabric that is a switch: it marks,
@@ -56,8 +57,13 @@ func TestProgramsShareASwitch(t *testing.T) {
 					t.Errorf("%v: %s", err, out)
 				}
 			}
-			s := snapshotOf(t, socket)
-			var sum daemon.SwitchPort
+			operator, err := control.Dial(t.Context(), socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer operator.Close()
+			s := snapshotOf(t, operator)
+			var sum wire.SwitchPort
 			for _, p := range s.Ports {
 				sum.Marked, sum.Dropped, sum.PausesSent = sum.Marked+p.Marked, sum.Dropped+p.Dropped, sum.PausesSent+p.PausesSent
 			}
@@ -72,14 +78,9 @@ func TestProgramsShareASwitch(t *testing.T) {
 	}
 }
 
-// snapshotOf returns the state of the daemon at socket.
-func snapshotOf(t *testing.T, socket string) (s daemon.Snapshot) {
+// snapshotOf returns the state of a daemon.
+func snapshotOf(t *testing.T, operator *control.Client) (s daemon.Snapshot) {
 	t.Helper()
-	operator, err := control.Dial(t.Context(), socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer operator.Close()
 	text, err := operator.Snapshot(t.Context())
 	if err == nil {
 		err = json.Unmarshal(text, &s)

@@ -124,8 +124,8 @@ type FabricLink struct {
 	onReady     atomic.Pointer[func()]
 	closed      bool
 
-	// On a fabric with a network: the number of the NIC, -1 before Plug, and whether frames wait for
-	// Receive.
+	// On a fabric with a network: the number of the NIC, -1 before Plug, and whether frames wait
+	// for Receive.
 	nic     int
 	arrived atomic.Bool
 }

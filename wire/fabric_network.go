@@ -71,9 +71,9 @@ func (f *Fabric) Fail(e network.Failure) {
 	n.unlock(nil)
 }
 
-// Plug connects the link, which no goroutine uses yet, to the port of the NIC that has a name in the
-// fabric's network, and returns the rate of the port in b/s. A link that is not plugged in reaches
-// no other. On a fabric that is no network it does nothing and returns 0.
+// Plug connects the link, which no goroutine uses yet, to the port of the NIC that has a name in
+// the fabric's network, and returns the rate of the port in b/s. A link that is not plugged in
+// reaches no other. On a fabric that is no network it does nothing and returns 0.
 func (p *FabricLink) Plug(name string) (rate int64, err error) {
 	n := p.fabric.network
 	if n == nil {
@@ -94,11 +94,12 @@ func (p *FabricLink) Plug(name string) (rate int64, err error) {
 	return 0, fmt.Errorf("the network of the fabric has no free NIC %s (have: %s)", name, strings.Join(names, ", "))
 }
 
-// A SwitchPort is a port of a fabric's network, and its statistics.
+// A SwitchPort is a port of a fabric's network, NODE:PEER or the name of a NIC, and its statistics
+// since the fabric was made.
 type SwitchPort struct {
-	Name  string
-	Rate  int64 // b/s
-	Queue int   // bytes
+	Name  string `json:"switch_port"`
+	Rate  int64  `json:"rate"`  // b/s
+	Queue int    `json:"queue"` // bytes
 	network.PortStats
 }
 

@@ -1,11 +1,11 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -100,7 +100,8 @@ func (c *Config) Validate() error {
 // maxDefaultNICs is for how many NICs of a topology there are default addresses.
 const maxDefaultNICs = 254
 
-// loadFabric reads the topology of the fabric, and adds its NICs if none are configured.
+// loadFabric reads the topology of the fabric, and adds its NICs if none are configured. Those
+// without congestion control of their own have that of the topology.
 func (c *Config) loadFabric() error {
 	if c.Fabric == "" {
 		return nil
@@ -110,24 +111,37 @@ func (c *Config) loadFabric() error {
 		return err
 	}
 	c.topology = &t.Network
-	var names []string
-	for _, n := range t.Network.Nodes {
-		if !n.Switch {
-			names = append(names, n.Name)
+	if len(c.NICs) == 0 {
+		if err := c.addNICs(); err != nil {
+			return fmt.Errorf("%s: %w", c.Fabric, err)
 		}
 	}
-	switch {
-	case len(c.NICs) > 0 && !slices.ContainsFunc(c.NICs, func(n nicspec.NIC) bool { return n.Kind == nicspec.Fabric }):
-		return fmt.Errorf("%s: no NIC is on a fabric", c.Fabric)
-	case len(c.NICs) > 0:
-		return nil
-	case len(names) > maxDefaultNICs:
-		return fmt.Errorf("%s: %d NICs, and default addresses for %d: configure them as NAME=fabric:ADDR", c.Fabric, len(names), maxDefaultNICs)
+	found := false
+	for i := range c.NICs {
+		if n := &c.NICs[i]; n.Kind == nicspec.Fabric {
+			found = true
+			n.Congestion = cmp.Or(n.Congestion, t.NIC.Congestion)
+		}
 	}
-	for i, name := range names {
-		n, err := nicspec.Parse(fmt.Sprintf("%s=fabric:192.0.2.%d/24,2001:db8::%x/64", name, i+1, i+1))
+	if !found {
+		return fmt.Errorf("%s: no NIC is on a fabric", c.Fabric)
+	}
+	return nil
+}
+
+// addNICs adds a NIC for each of the topology.
+func (c *Config) addNICs() error {
+	for _, k := range c.topology.Nodes {
+		if k.Switch {
+			continue
+		}
+		i := len(c.NICs) + 1
+		if i > maxDefaultNICs {
+			return fmt.Errorf("more than %d NICs have no default addresses: configure them as NAME=fabric:ADDR", maxDefaultNICs)
+		}
+		n, err := nicspec.Parse(fmt.Sprintf("%s=fabric:192.0.2.%d/24,2001:db8::%x/64", k.Name, i, i))
 		if err != nil {
-			return fmt.Errorf("%s: %w", c.Fabric, err)
+			return err
 		}
 		c.NICs = append(c.NICs, n)
 	}

@@ -73,7 +73,7 @@ func TestConfigFileNamesTheFabric(t *testing.T) {
 	if err == nil {
 		err = c.Validate()
 	}
-	if err != nil || len(c.NICs) != 2 || c.NICs[1].String() != "n1=fabric:192.0.2.2/24,2001:db8::2/64" {
+	if err != nil || len(c.NICs) != 2 || c.NICs[1].String() != "n1=fabric:192.0.2.2/24,2001:db8::2/64,cc=swift" {
 		t.Errorf("NICs %v, %v", c.NICs, err)
 	}
 }

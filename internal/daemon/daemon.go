@@ -383,9 +383,7 @@ func (d *Daemon) Snapshot() Snapshot { return d.snapshot(d.server.Snapshot()) }
 
 func (d *Daemon) snapshot(s attach.Snapshot) Snapshot {
 	out := NewSnapshot(s, d.Engines())
-	for _, p := range d.build.fabric.SwitchPorts(d.tap.clock()) {
-		out.Ports = append(out.Ports, newSwitchPort(p))
-	}
+	out.Ports = d.build.fabric.SwitchPorts(d.tap.clock())
 	return out
 }
 

@@ -199,7 +199,7 @@ func TestNICsOfDifferentEnginesReachEachOther(t *testing.T) {
 func writeTopology(t *testing.T, nics int) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "star.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, "rate: 1G\nstar: {nics: %d}\n", nics), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, "rate: 1G\nnic: {congestion: swift}\nstar: {nics: %d}\n", nics), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return file
@@ -214,6 +214,9 @@ func TestFabricOfSwitches(t *testing.T) {
 		write(t, a, b, 1<<16)
 		if got := string(b.mr.Bytes()[:16]); got != "through a switch" {
 			t.Errorf("got %q", got)
+		}
+		if got := d.Snapshot().Devices[1].Congestion.Algorithm; got != "swift" {
+			t.Errorf("congestion control %s, want that of the topology", got)
 		}
 		frames := map[string]uint64{}
 		for _, p := range d.Snapshot().Ports {
@@ -268,7 +271,7 @@ func TestFailedStartReportsReasonAndCleansUp(t *testing.T) {
 		{"no fault", Config{Fault: "/nosuch/f"}, []string{"fault", "/nosuch/f"}},
 		{"group", Config{SocketGroup: "nosuchgroup"}, []string{"nosuchgroup"}},
 		{"no topology", Config{Fabric: "/nosuch/t.yaml"}, []string{"/nosuch/t.yaml"}},
-		{"too many NICs", Config{Fabric: writeTopology(t, 300)}, []string{"300 NICs", "NAME=fabric:ADDR"}},
+		{"too many NICs", Config{Fabric: writeTopology(t, 300)}, []string{"star.yaml", "more than 254 NICs", "NAME=fabric:ADDR"}},
 		{"not on a fabric", Config{Fabric: writeTopology(t, 3), NICs: []nicspec.NIC{{Name: "n0", Kind: nicspec.UDP, Interface: "lo"}}}, []string{"star.yaml", "no NIC is on a fabric"}},
 		{"not in the topology", Config{Fabric: writeTopology(t, 3), NICs: []nicspec.NIC{{Name: "n7", Kind: nicspec.Fabric}}}, []string{"NIC n7", "have: n0, n1, n2"}},
 	} {

@@ -20,28 +20,7 @@ type Snapshot struct {
 	Engines []nic.EngineCounters `json:"engines"`
 	CMIDs   []cm.IDInfo          `json:"cm_ids"`
 	Users   []attach.UserInfo    `json:"users"`
-	Ports   []SwitchPort         `json:"ports"` // of the fabric's network, if there is one
-}
-
-// A SwitchPort is a port of the fabric's network: NODE:PEER, or the name of a NIC.
-type SwitchPort struct {
-	Name           string  `json:"switch_port"`
-	Rate           int64   `json:"rate"`       // b/s
-	Queue          int     `json:"queue"`      // bytes
-	MeanQueue      float64 `json:"mean_queue"` // since the daemon started
-	MaxQueue       int     `json:"max_queue"`
-	Frames         uint64  `json:"frames"` // sent
-	Bytes          uint64  `json:"bytes"`
-	Marked         uint64  `json:"marked"`
-	Dropped        uint64  `json:"dropped"`
-	PausesSent     uint64  `json:"pauses_sent"` // XOFF frames
-	PausesReceived uint64  `json:"pauses_received"`
-	Paused         int64   `json:"paused_ns"`
-}
-
-func newSwitchPort(p wire.SwitchPort) SwitchPort {
-	return SwitchPort{Name: p.Name, Rate: p.Rate, Queue: p.Queue, MeanQueue: p.MeanQueue, MaxQueue: p.MaxQueue, Frames: p.Frames, Bytes: p.Bytes,
-		Marked: p.Marked, Dropped: p.Dropped, PausesSent: p.PausesSent, PausesReceived: p.PausesReceived, Paused: p.Paused}
+	Ports   []wire.SwitchPort    `json:"ports"` // of the fabric's network, if there is one
 }
 
 // Device is a NIC. Its counters are named as in package metrics.

@@ -50,15 +50,16 @@ type ingress struct {
 
 // PortStats are the statistics of a port since its network was made or the last Reset.
 type PortStats struct {
-	Frames, Bytes  uint64  // sent, without pause frames
-	Marked         uint64  // frames with CE set here
-	Dropped        uint64  // frames for which there was no room in the queue of the port, or at the NIC
-	Lost           uint64  // frames that a failure of the cable lost
-	MaxQueue       int     // bytes
-	MeanQueue      float64 // bytes
-	PausesSent     uint64  // XOFF frames
-	PausesReceived uint64
-	Paused         int64 // ns during which some priority was paused by the peer
+	Frames         uint64  `json:"frames"` // sent, without pause frames
+	Bytes          uint64  `json:"bytes"`
+	Marked         uint64  `json:"marked"`      // frames with CE set here
+	Dropped        uint64  `json:"dropped"`     // frames for which there was no room in the queue of the port, or at the NIC
+	Lost           uint64  `json:"lost"`        // frames that a failure of the cable lost
+	MaxQueue       int     `json:"max_queue"`   // bytes
+	MeanQueue      float64 `json:"mean_queue"`  // bytes
+	PausesSent     uint64  `json:"pauses_sent"` // XOFF frames
+	PausesReceived uint64  `json:"pauses_received"`
+	Paused         int64   `json:"paused_ns"` // during which some priority was paused by the peer
 }
 
 // pick removes the frame to send next from its queue: a pause frame, then those of priorities

@@ -14,6 +14,7 @@ import (
 	"softroce/cm"
 	"softroce/internal/daemon"
 	"softroce/nic"
+	"softroce/wire"
 )
 
 // A Kind is one of the arguments of softroce show.
@@ -89,7 +90,7 @@ var kinds = []Kind{
 				"memory", u.Memory, "populated", u.Populated, "waiting", u.Waiting)
 		}
 	}},
-	{"ports", "ports of the fabric's network of switches", func(s *daemon.Snapshot) any { return append([]daemon.SwitchPort{}, s.Ports...) }, func(s *daemon.Snapshot, w io.Writer, _ Options) {
+	{"ports", "ports of the fabric's network of switches", func(s *daemon.Snapshot) any { return append([]wire.SwitchPort{}, s.Ports...) }, func(s *daemon.Snapshot, w io.Writer, _ Options) {
 		for _, p := range s.Ports {
 			line(w, "switch-port", p.Name, "rate", fmt.Sprintf("%.4gGb/s", float64(p.Rate)/1e9), "frames", p.Frames, "bytes", p.Bytes,
 				"queue", p.Queue, "mean", int(p.MeanQueue), "max", p.MaxQueue, "marked", p.Marked, "dropped", p.Dropped,
