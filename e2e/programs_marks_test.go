@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -41,10 +39,9 @@ func newMarkedEnd(t *testing.T, l *harness.VethLink, end int, options ...string)
 // nic returns the state of the NIC.
 func (e *markedEnd) nic(t *testing.T) daemon.Device {
 	t.Helper()
-	var s daemon.Snapshot
-	text, err := e.operator.Snapshot(t.Context())
-	if err := errors.Join(err, json.Unmarshal(text, &s)); err != nil || len(s.Devices) != 1 {
-		t.Fatalf("%v, %d NICs", err, len(s.Devices))
+	s := snapshotOf(t, e.operator)
+	if len(s.Devices) != 1 {
+		t.Fatalf("%d NICs", len(s.Devices))
 	}
 	return s.Devices[0]
 }
