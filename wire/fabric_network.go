@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"softroce/internal/network"
+	"softroce/packet"
 )
 
 // A fabricNetwork is what a fabric of switches has between its links: the network that simulations
@@ -161,7 +162,7 @@ func (n *fabricNetwork) send(p, to *FabricLink, batch []TxFrame) int {
 		c.set(t, mac)
 		f := n.net.Frame()
 		f.Size, f.Src, f.Dst, f.Tag = frameLen(t)+fcsLen, p.nic, to.nic, c
-		f.Priority, f.ECT, f.CE = priority, c.TClass&3 != 0, c.CE()
+		f.Priority, f.ECT, f.CE = priority, t.Path.Network == packet.RoCEv2 && c.TClass&3 != 0, c.CE()
 		f.Hash = uint32(t.Path.SrcPort)<<16 ^ uint32(p.nic)<<8 ^ uint32(to.nic)
 		n.net.Send(f)
 	}

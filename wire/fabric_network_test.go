@@ -115,23 +115,30 @@ func (n *switchedNIC) drain(now int64) (got []RxFrame) {
 	}
 }
 
-// A switch marks the frames that are ECN-capable while its queue is long, and no others.
+// A switch marks the frames that are ECN-capable while its queue is long, and no others: none of
+// RoCE v1, which has no ECN.
 func TestSwitchMarks(t *testing.T) {
-	topology := star(3, 1e9, network.SwitchConfig{Buffer: 1e6, Queue: 1e6, ECN: &network.ECN{Kmin: 5000, Kmax: 6000, Pmax: 1}})
+	topology := star(4, 1e9, network.SwitchConfig{Buffer: 1e6, Queue: 1e6, ECN: &network.ECN{Kmin: 5000, Kmax: 6000, Pmax: 1}})
 	_, nics := switched(t, topology)
-	for from, tclass := range []uint8{2, 0} {
-		if n, err := nics[from].Send(1, switchedFrames(from, 2, 8, tclass)); n != 8 || err != nil {
+	for from, tclass := range []uint8{2, 0, 2} {
+		batch := switchedFrames(from, 3, 8, tclass)
+		for i := range batch {
+			if from == 2 {
+				batch[i].Path.Network = packet.RoCEv1
+			}
+		}
+		if n, err := nics[from].Send(1, batch); n != 8 || err != nil {
 			t.Fatalf("%d frames sent, %v", n, err)
 		}
 	}
-	marked := [2]int{}
-	got := nics[2].drain(1)
+	marked := [3]int{}
+	got := nics[3].drain(1)
 	for _, f := range got {
-		if f.CE() {
+		if f.TClass&3 == 3 {
 			marked[f.Src.As4()[3]-1]++
 		}
 	}
-	if len(got) != 16 || marked[0] < 5 || marked[1] != 0 {
+	if len(got) != 24 || marked[0] < 5 || marked[1] != 0 || marked[2] != 0 {
 		t.Errorf("%d frames, %v marked", len(got), marked)
 	}
 }
