@@ -64,11 +64,15 @@ type mmsghdr struct {
 	_ uint32
 }
 
+// Neither call waits, so both are raw: a long batch would otherwise look to Go's scheduler like a
+// call that blocks. It would give the engine's P to another thread, and to notice such calls its
+// monitor (sysmon) wakes up every 20 µs.
+
 // sendmmsg sends messages without blocking and returns how many were sent. An error is the first
 // message's; then none was sent.
 func sendmmsg(fd int, msgs []mmsghdr) (int, unix.Errno) {
 	for {
-		n, _, e := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0])),
+		n, _, e := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0])),
 			uintptr(len(msgs)), unix.MSG_DONTWAIT, 0, 0)
 		if e == unix.EINTR {
 			continue
@@ -83,7 +87,7 @@ func sendmmsg(fd int, msgs []mmsghdr) (int, unix.Errno) {
 // recvmmsg receives messages without blocking. It returns 0 and no error if there are none.
 func recvmmsg(fd int, msgs []mmsghdr) (int, unix.Errno) {
 	for {
-		n, _, e := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0])),
+		n, _, e := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0])),
 			uintptr(len(msgs)), unix.MSG_DONTWAIT, 0, 0)
 		switch e {
 		case 0:
