@@ -27,6 +27,11 @@ type EngineConfig struct {
 	// processors. 0 means DefaultSpin; a negative value disables spinning.
 	Spin time.Duration
 
+	// KeepsP means that Run keeps its P, of which GOMAXPROCS counts one for it, when it sleeps
+	// briefly. Else Go's monitor (sysmon) takes the P away each time, and as long as it does that it
+	// wakes up every 20 µs. Where a load makes the engine sleep often, that is much of its time.
+	KeepsP bool
+
 	// Clock returns a monotonic time in nanoseconds, above 0; nil means the system's clock. A
 	// Stepped engine does not use it: its time is the argument of Step.
 	Clock func() int64
@@ -127,6 +132,7 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 	}
 	e.failed, e.atomicDone = e.writeFailed, atomicDone
 	e.io.Runner, e.slow = e.runBatch, map[uint32]*slowUser{}
+	e.poll.keepsP = c.KeepsP
 	e.watchdog.engine, e.watchdog.wake = e, make(chan struct{}, 1)
 	e.wr.SGEs = make([]transport.SGE, 0, DefaultLimits.MaxSGE)
 	if !c.Stepped {

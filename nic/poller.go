@@ -19,7 +19,11 @@ type poller struct {
 	closed    atomic.Bool
 	events    [16]unix.EpollEvent
 	msTimeout bool // the kernel has no epoll_pwait2: timeouts are whole milliseconds
+	keepsP    bool // EngineConfig.KeepsP
 }
+
+// briefSleep is how long an engine that keeps its P sleeps with it.
+const briefSleep = 5 * time.Millisecond
 
 func (p *poller) open() (err error) {
 	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -72,16 +76,35 @@ func (p *poller) wait(now, until int64) {
 		ts = &t
 	}
 	if !p.msTimeout {
-		_, _, no := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events[0])),
-			uintptr(len(p.events)), uintptr(unsafe.Pointer(ts)), 0, 0)
-		if no == 0 || !errors.Is(no, unix.ENOSYS) && !errors.Is(no, unix.EPERM) {
+		brief := unix.NsecToTimespec(int64(briefSleep))
+		switch {
+		case p.keepsP && ts != nil && ts.Nano() <= brief.Nano():
+			p.pwait2(ts, true)
+		case !p.keepsP || p.pwait2(&brief, true):
+			p.pwait2(ts, false)
+		}
+		if !p.msTimeout {
 			return
 		}
-		p.msTimeout = true // before Linux 5.11
 	}
 	timeout := -1
 	if until != 0 {
 		timeout = int((until - now + int64(time.Millisecond) - 1) / int64(time.Millisecond))
 	}
 	unix.EpollWait(p.epoll, p.events[:], timeout)
+}
+
+// pwait2 sleeps until a descriptor is ready or for the time, and reports whether none became ready.
+func (p *poller) pwait2(limit *unix.Timespec, keepP bool) bool {
+	var n uintptr
+	var no unix.Errno
+	if keepP {
+		n, _, no = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events[0])),
+			uintptr(len(p.events)), uintptr(unsafe.Pointer(limit)), 0, 0)
+	} else {
+		n, _, no = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events[0])),
+			uintptr(len(p.events)), uintptr(unsafe.Pointer(limit)), 0, 0)
+	}
+	p.msTimeout = errors.Is(no, unix.ENOSYS) || errors.Is(no, unix.EPERM) // before Linux 5.11
+	return n == 0 && no == 0
 }

@@ -30,11 +30,15 @@ type runningPair struct {
 
 // newRunningPair creates two NICs on one engine or on two.
 func newRunningPair(t testing.TB, engines int, spin time.Duration) *runningPair {
+	return newConfiguredPair(t, engines, nic.EngineConfig{Spin: spin})
+}
+
+func newConfiguredPair(t testing.TB, engines int, c nic.EngineConfig) *runningPair {
 	l := &runningPair{returned: make(chan error, engines), engineRuns: engines}
 	w := &testFabric{t: t, fabric: wire.NewFabric(), mem: 1 << 22}
 	var all []*nic.Engine
 	for range engines {
-		e, err := nic.NewEngine(nic.EngineConfig{Spin: spin})
+		e, err := nic.NewEngine(c)
 		check(t, err)
 		all = append(all, e)
 	}
@@ -121,6 +125,25 @@ func TestDoorbellWakesEngine(t *testing.T) {
 	}
 }
 
+// An engine that keeps its P when it sleeps does not delay what stops all goroutines, and wakes for
+// work within its brief sleep and after it.
+func TestEngineThatKeepsItsPSleeps(t *testing.T) {
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
+	l := newConfiguredPair(t, 1, nic.EngineConfig{Spin: time.Microsecond, KeepsP: true})
+	t.Cleanup(func() { runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) - 1) })
+	for i, pause := range []time.Duration{0, time.Millisecond, 20 * time.Millisecond} {
+		time.Sleep(pause)
+		runtime.GC()
+		l.post(transport.SendWR{ID: uint64(i), Opcode: ib.WRRDMAWrite, RKey: l.b.mr.RKey(), SGEs: l.a.sge(0, 64)})
+		if c := l.wait(t, l.a.client); c.WRID != uint64(i) || c.Status != ib.WCSuccess {
+			t.Errorf("completion %+v, want %d", c, i)
+		}
+	}
+	if l.ea.Counters().Asleep == 0 {
+		t.Error("the engine never slept")
+	}
+}
+
 func TestDoRunsWhileAwakeAsleepAndStopped(t *testing.T) {
 	l := newRunningPair(t, 1, time.Microsecond)
 	ran := 0
@@ -137,7 +160,13 @@ func TestDoRunsWhileAwakeAsleepAndStopped(t *testing.T) {
 }
 
 func TestTimeoutWakesEngine(t *testing.T) {
-	l := newRunningPair(t, 1, time.Microsecond)
+	for _, keepsP := range []bool{false, true} {
+		t.Run(fmt.Sprint("keepsP=", keepsP), func(t *testing.T) { testTimeoutWakesEngine(t, keepsP) })
+	}
+}
+
+func testTimeoutWakesEngine(t *testing.T, keepsP bool) {
+	l := newConfiguredPair(t, 1, nic.EngineConfig{Spin: time.Microsecond, KeepsP: keepsP})
 	l.ea.Do(func() { // the peer disappears without notice
 		check(t, l.b.SetState(ib.QPSReset))
 		check(t, l.a.SetState(ib.QPSReset))

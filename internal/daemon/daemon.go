@@ -100,7 +100,7 @@ func (d *Daemon) start() error {
 	}
 	d.build = builder{fabric: fabric, faults: faults, tap: &d.tap, log: d.log}
 	for i := range min(d.config.Engines, len(d.config.NICs)) {
-		e, err := nic.NewEngine(nic.EngineConfig{Name: fmt.Sprint("engine", i), Spin: d.config.Spin, Clock: clock})
+		e, err := nic.NewEngine(nic.EngineConfig{Name: fmt.Sprint("engine", i), Spin: d.config.Spin, KeepsP: true, Clock: clock})
 		if err != nil {
 			return err
 		}
@@ -245,17 +245,28 @@ func (d *Daemon) endCapture() error {
 // spareProcs is how many goroutines may run beside those that keep the processors busy.
 const spareProcs = 16
 
-// addProcs lets more goroutines run at a time than there are processors. An engine that wakes then
+// addSpareProcs lets more goroutines run at a time than there are processors. An engine that wakes then
 // competes with busy goroutines in the kernel's scheduler, which prefers a thread that slept. In
 // Go's scheduler it would wait behind all of them, with a time slice of 10 ms each.
-var addProcs = sync.OnceFunc(func() { runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + spareProcs) })
+var addSpareProcs = sync.OnceFunc(func() { addProcs(spareProcs) })
+
+// addProcs changes GOMAXPROCS, which the daemons of a process share.
+func addProcs(n int) {
+	procs.Lock()
+	defer procs.Unlock()
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + n)
+}
+
+var procs sync.Mutex
 
 func (d *Daemon) run() {
-	addProcs()
+	addSpareProcs()
+	addProcs(len(d.engines)) // see nic.EngineConfig.KeepsP
 	var ctx context.Context
 	ctx, d.stop = context.WithCancel(context.Background())
 	for i, e := range d.engines {
 		d.running.Go(func() {
+			defer addProcs(-1)
 			if err := e.Run(ctx); err != nil {
 				d.log.Error("engine ended", "engine", i, "err", err)
 			}
