@@ -8,13 +8,13 @@
 #include "core/cancel.h"
 #include "core/export.h"
 #include "memory/shared.h"
+#include "memory/system.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #ifndef MADV_DONTNEED_LOCKED
@@ -23,16 +23,11 @@
 
 typedef int (*madvise_t)(void *, size_t, int);
 
-static int system_madvise(void *address, size_t length, int advice)
-{
-	return (int)syscall(SYS_madvise, address, length, advice);
-}
-
 /*
  * The next definition of madvise. Allocators call madvise with their locks held, and in children of
  * threaded programs: it must not be looked up then.
  */
-static _Atomic(madvise_t) next = system_madvise;
+static _Atomic(madvise_t) next = sr_system_madvise;
 
 __attribute__((constructor)) static void find_next(void)
 {
@@ -53,17 +48,17 @@ static bool concerns_private_memory(int advice)
 static int zero(const struct sr_mapping *m, uintptr_t first, uintptr_t end)
 {
 	size_t length = end - first;
-	uintptr_t view = (uintptr_t)syscall(SYS_mremap, first, 0L, length, MREMAP_MAYMOVE);
-	if ((void *)view == MAP_FAILED)
+	char *view = sr_system_view((void *)first, length);
+	if (view == MAP_FAILED)
 		return -1;
-	int result = (int)syscall(SYS_mprotect, view, length, PROT_READ | PROT_WRITE);
+	int result = sr_system_mprotect(view, length, PROT_READ | PROT_WRITE);
 	uintptr_t from = first, to = end;
 	while (!result && from < end && sr_shared_next_data(m, &from, &to)) {
-		memset((void *)(view + (from - first)), 0, to - from);
+		memset(view + (from - first), 0, to - from);
 		from = to;
 		to = end;
 	}
-	syscall(SYS_munmap, view, length);
+	sr_system_munmap(view, length);
 	return result;
 }
 
@@ -101,9 +96,8 @@ static int advise_parts(madvise_t real, uintptr_t first, uintptr_t end, int advi
 	return error;
 }
 
-SR_PUBLIC int madvise(void *address, size_t length, int advice)
+int sr_advise(madvise_t real, void *address, size_t length, int advice)
 {
-	madvise_t real = atomic_load_explicit(&next, memory_order_relaxed);
 	uintptr_t mask = (uintptr_t)sysconf(_SC_PAGESIZE) - 1, first = (uintptr_t)address;
 	uintptr_t end = (first + length + mask) & ~mask;
 	if (!sr_shared_any() || !concerns_private_memory(advice) || first & mask || end <= first)
@@ -115,4 +109,10 @@ SR_PUBLIC int madvise(void *address, size_t length, int advice)
 		return 0;
 	errno = error;
 	return -1;
+}
+
+SR_PUBLIC int madvise(void *address, size_t length, int advice)
+{
+	return sr_advise(atomic_load_explicit(&next, memory_order_relaxed), address, length,
+			 advice);
 }

@@ -11,6 +11,7 @@
 #include "core/cancel.h"
 #include "core/export.h"
 #include "memory/shared.h"
+#include "memory/system.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define PAGE	      ((size_t)4096)
@@ -116,15 +116,15 @@ static bool wanted(size_t alignment, size_t size)
 static uintptr_t reserve(size_t alignment, size_t length)
 {
 	size_t most = length + alignment - PAGE;
-	long got = syscall(SYS_mmap, NULL, most, PROT_NONE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0L);
-	if ((void *)got == MAP_FAILED)
+	void *got = sr_system_mmap(NULL, most, PROT_NONE,
+				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (got == MAP_FAILED)
 		return 0;
 	uintptr_t first = (uintptr_t)got, start = (first + alignment - 1) & ~(alignment - 1);
 	if (start > first)
-		syscall(SYS_munmap, first, start - first);
+		sr_system_munmap(got, start - first);
 	if (first + most > start + length)
-		syscall(SYS_munmap, start + length, first + most - (start + length));
+		sr_system_munmap((void *)(start + length), first + most - (start + length));
 	return start;
 }
 
@@ -138,7 +138,7 @@ static struct block *new_block(size_t alignment, size_t length)
 	if (!start)
 		return NULL;
 	if (!sr_shared_map((void *)start, length, &b->inode)) {
-		syscall(SYS_munmap, start, length);
+		sr_system_munmap((void *)start, length);
 		return NULL;
 	}
 	b->start = start;
@@ -172,7 +172,7 @@ static void free_block(struct block *b)
 	b->used = false;
 	if (sr_shared_is_new(b->inode) && count_unused() <= MAX_UNUSED)
 		return;
-	syscall(SYS_munmap, b->start, b->length);
+	sr_system_munmap((void *)b->start, b->length);
 	sr_shared_close(b->inode);
 	b->start = 0;
 }

@@ -10,13 +10,13 @@
  */
 #include "core/cancel.h"
 #include "memory/shared.h"
+#include "memory/system.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 /* A mapping of exchanged memory, and its copy or NULL. */
@@ -31,18 +31,17 @@ static struct {
 	bool complete; /* every mapping has a copy */
 } snapshot;
 
-/* The functions of the C library may be interposed: see shared.c. */
 static void *allocate(size_t length)
 {
-	void *p = (void *)syscall(SYS_mmap, NULL, length, PROT_READ | PROT_WRITE,
-				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+	void *p = sr_system_mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+				 -1, 0);
 	return p == MAP_FAILED ? NULL : p;
 }
 
 static void release(void *p, size_t length)
 {
 	if (p)
-		syscall(SYS_munmap, p, length);
+		sr_system_munmap(p, length);
 }
 
 static size_t length_of(const struct sr_mapping *m)
@@ -65,12 +64,12 @@ copy_words(volatile uint64_t *to, const volatile uint64_t *from, size_t length)
 static void *copy_of(const struct sr_mapping *m)
 {
 	size_t length = length_of(m);
-	void *view = (void *)syscall(SYS_mremap, m->start, 0L, length, MREMAP_MAYMOVE);
+	void *view = sr_system_view((void *)m->start, length);
 	if (view == MAP_FAILED)
 		return NULL;
 	char *copy = allocate(length);
 	uintptr_t from = m->start, to = m->end;
-	if (copy && !syscall(SYS_mprotect, view, length, PROT_READ))
+	if (copy && !sr_system_mprotect(view, length, PROT_READ))
 		while (from < m->end && sr_shared_next_data_locked(m, &from, &to)) {
 			size_t at = from - m->start;
 			copy_words((void *)(copy + at), (void *)((char *)view + at), to - from);
@@ -87,9 +86,8 @@ static bool place(const struct sr_mapping *m, void *copy)
 	int protection = (m->read ? PROT_READ : 0) | (m->write ? PROT_WRITE : 0) |
 			 (m->execute ? PROT_EXEC : 0);
 	size_t length = length_of(m);
-	return copy && !syscall(SYS_mprotect, copy, length, protection) &&
-	       syscall(SYS_mremap, copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, m->start) >=
-		       0;
+	return copy && !sr_system_mprotect(copy, length, protection) &&
+	       !sr_system_move(copy, length, (void *)m->start);
 }
 
 /* Lists the mappings, as many as have room, and returns how many there are, or -1. */

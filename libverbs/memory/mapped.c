@@ -8,6 +8,7 @@
 #include "core/cancel.h"
 #include "core/export.h"
 #include "memory/shared.h"
+#include "memory/system.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define SMALLEST  ((size_t)64 << 10)
@@ -31,22 +31,12 @@ static struct area {
 
 static atomic_bool enabled;
 
-static void *system_mmap(void *address, size_t length, int prot, int flags, int fd, off_t offset)
-{
-	return (void *)syscall(SYS_mmap, address, length, prot, flags, fd, offset);
-}
-
-static int system_munmap(void *address, size_t length)
-{
-	return (int)syscall(SYS_munmap, address, length);
-}
-
 typedef void *(*mmap_t)(void *, size_t, int, int, int, off_t);
 typedef int (*munmap_t)(void *, size_t);
 
 /* The next definitions. They must not be looked up by a call, which an allocator may make. */
-static _Atomic(mmap_t) next_mmap = system_mmap;
-static _Atomic(munmap_t) next_munmap = system_munmap;
+static _Atomic(mmap_t) next_mmap = sr_system_mmap;
+static _Atomic(munmap_t) next_munmap = sr_system_munmap;
 
 /* The C library maps the memory of its own allocator with a function that nothing replaces. */
 static bool allocates_with_libc(void)
@@ -103,30 +93,50 @@ static struct area *free_area(void)
 	return NULL;
 }
 
-/* Maps a new memfd. NULL: the kernel is to map private memory. */
+/* Maps a new memfd. NULL: the kernel is to map private memory. The caller holds the lock. */
 static void *map_shared(size_t length)
 {
-	int saved = errno, cancel = sr_defer_cancel();
-	void *p = NULL;
-	sr_shared_lock();
-	/* UCX unmaps memory with system calls. */
+	/* A program may have unmapped memory with system calls. */
 	forget_unmapped();
 	struct area *a = free_area();
-	if (a) {
-		p = system_mmap(NULL, length, PROT_NONE,
-				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		if (p == MAP_FAILED) {
-			p = NULL;
-		} else if (!sr_shared_map(p, length, &a->inode)) {
-			system_munmap(p, length);
-			p = NULL;
-		}
+	void *p = a ? sr_system_mmap(NULL, length, PROT_NONE,
+				     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+		    : MAP_FAILED;
+	if (p == MAP_FAILED)
+		return NULL;
+	if (!sr_shared_map(p, length, &a->inode)) {
+		sr_system_munmap(p, length);
+		return NULL;
 	}
-	if (p) {
-		a->start = (uintptr_t)p;
-		a->end = a->start + length;
+	a->start = (uintptr_t)p;
+	a->end = a->start + length;
+	return p;
+}
+
+/*
+ * Takes the lock. A caller that must not wait, since it may hold an allocator's lock for which a
+ * fork waits with this one held, gets it if it is free.
+ */
+static bool take_lock(bool wait)
+{
+	if (!wait)
+		return sr_shared_trylock();
+	sr_shared_lock();
+	return true;
+}
+
+void *sr_mapped_map(void *address, size_t length, int prot, int flags, bool wait)
+{
+	if (!atomic_load_explicit(&enabled, memory_order_relaxed) || address || length < SMALLEST ||
+	    length > LARGEST || prot != (PROT_READ | PROT_WRITE) ||
+	    flags != (MAP_PRIVATE | MAP_ANONYMOUS))
+		return NULL;
+	int saved = errno, cancel = sr_defer_cancel();
+	void *p = NULL;
+	if (take_lock(wait)) {
+		p = map_shared(length);
+		sr_shared_unlock();
 	}
-	sr_shared_unlock();
 	sr_restore_cancel(cancel);
 	errno = saved;
 	return p;
@@ -134,15 +144,10 @@ static void *map_shared(size_t length)
 
 SR_PUBLIC void *mmap(void *address, size_t length, int prot, int flags, int fd, off_t offset)
 {
-	if (atomic_load_explicit(&enabled, memory_order_relaxed) && !address &&
-	    length >= SMALLEST && length <= LARGEST && prot == (PROT_READ | PROT_WRITE) &&
-	    flags == (MAP_PRIVATE | MAP_ANONYMOUS)) {
-		void *p = map_shared(length);
-		if (p)
-			return p;
-	}
-	return atomic_load_explicit(&next_mmap, memory_order_relaxed)(address, length, prot, flags,
-								      fd, offset);
+	void *p = sr_mapped_map(address, length, prot, flags, true);
+	return p ? p
+		 : atomic_load_explicit(&next_mmap, memory_order_relaxed)(address, length, prot,
+									  flags, fd, offset);
 }
 
 SR_PUBLIC void *mmap64(void *address, size_t length, int prot, int flags, int fd, off64_t offset)
@@ -158,17 +163,24 @@ static bool has_area(uintptr_t first, uintptr_t end)
 	return false;
 }
 
+void sr_mapped_unmapped(const void *address, size_t length, bool wait)
+{
+	if (!atomic_load_explicit(&enabled, memory_order_relaxed))
+		return;
+	int saved = errno, cancel = sr_defer_cancel();
+	if (take_lock(wait)) {
+		if (has_area((uintptr_t)address, (uintptr_t)address + length))
+			forget_unmapped();
+		sr_shared_unlock();
+	}
+	sr_restore_cancel(cancel);
+	errno = saved;
+}
+
 SR_PUBLIC int munmap(void *address, size_t length)
 {
 	int result = atomic_load_explicit(&next_munmap, memory_order_relaxed)(address, length);
-	if (result || !atomic_load_explicit(&enabled, memory_order_relaxed))
-		return result;
-	int saved = errno, cancel = sr_defer_cancel();
-	sr_shared_lock();
-	if (has_area((uintptr_t)address, (uintptr_t)address + length))
-		forget_unmapped();
-	sr_shared_unlock();
-	sr_restore_cancel(cancel);
-	errno = saved;
-	return 0;
+	if (!result)
+		sr_mapped_unmapped(address, length, true);
+	return result;
 }

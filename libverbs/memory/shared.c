@@ -2,6 +2,7 @@
 #include "memory/shared.h"
 #include "core/cancel.h"
 #include "core/softroce_abi.h"
+#include "memory/system.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,12 +37,12 @@ static struct sr_link in_process = {&in_process, &in_process};
 static atomic_bool any;
 
 /*
- * The sanitizers and UCX replace these functions of the C library. They need not know of an
- * exchange, since the memory remains what it is.
+ * Libraries that replace mmap, such as the sanitizers and UCX, need not know of an exchange, since
+ * the memory remains what it is.
  */
-static void *real_mmap(void *address, size_t length, int flags, int fd)
+static void *map(void *address, size_t length, int flags, int fd)
 {
-	return (void *)syscall(SYS_mmap, address, length, PROT_READ | PROT_WRITE, flags, fd, 0L);
+	return sr_system_mmap(address, length, PROT_READ | PROT_WRITE, flags, fd, 0);
 }
 
 /*
@@ -50,18 +51,23 @@ static void *real_mmap(void *address, size_t length, int flags, int fd)
  */
 static struct sr_shared *allocate(void)
 {
-	struct sr_shared *s = real_mmap(NULL, sizeof *s, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	struct sr_shared *s = map(NULL, sizeof *s, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 	return s == MAP_FAILED ? NULL : s;
 }
 
 static void release(struct sr_shared *s)
 {
-	syscall(SYS_munmap, s, sizeof *s);
+	sr_system_munmap(s, sizeof *s);
 }
 
 void sr_shared_lock(void)
 {
 	pthread_mutex_lock(&lock);
+}
+
+bool sr_shared_trylock(void)
+{
+	return !pthread_mutex_trylock(&lock);
 }
 
 void sr_shared_unlock(void)
@@ -308,7 +314,8 @@ static uint32_t unshared(const struct range *r, bool direct_access)
 static bool write_pages(int fd, uintptr_t from, size_t length, uint64_t offset)
 {
 	while (length) {
-		long n = syscall(SYS_pwrite64, fd, from, length, offset);
+		long n = sr_system_call(SYS_pwrite64, fd, (long)from, (long)length, (long)offset, 0,
+					0);
 		if (n <= 0)
 			return false;
 		from += (size_t)n;
@@ -353,7 +360,7 @@ static bool exchange_pages(int fd, const struct range *r)
 	bool good = populate ? write_pages(fd, r->first_page, length, 0)
 			     : write_present(fd, r->first_page, r->end_page);
 	int flags = MAP_SHARED | MAP_FIXED | (populate ? MAP_POPULATE : 0);
-	good = good && real_mmap((void *)r->first_page, length, flags, fd) != MAP_FAILED;
+	good = good && map((void *)r->first_page, length, flags, fd) != MAP_FAILED;
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return good;
 }
@@ -411,7 +418,7 @@ bool sr_shared_map(void *address, size_t length, uint64_t *inode)
 	if (!s)
 		return false;
 	*inode = s->inode;
-	return add_file(s, real_mmap(address, length, MAP_SHARED | MAP_FIXED, s->fd) != MAP_FAILED);
+	return add_file(s, map(address, length, MAP_SHARED | MAP_FIXED, s->fd) != MAP_FAILED);
 }
 
 static struct sr_shared **find_inode(uint64_t inode)

@@ -60,8 +60,18 @@ void sr_shared_put(struct sr_shared *s);
 /* sr_shared_enabled reports whether the user has asked for memory that the daemon can map. */
 bool sr_shared_enabled(void);
 
-/* sr_mapped_begin makes the memory shared that the program maps from now on (mapped.c). */
+/*
+ * Memory that is shared from when the program maps it (mapped.c), after sr_mapped_begin. For
+ * arguments of mmap, sr_mapped_map returns such memory, or NULL if the kernel is to map private
+ * memory. sr_mapped_unmapped is called when a part of the address space was unmapped. An allocator
+ * that may hold its locks must not make them wait.
+ */
 void sr_mapped_begin(void);
+void *sr_mapped_map(void *address, size_t length, int prot, int flags, bool wait);
+void sr_mapped_unmapped(const void *address, size_t length, bool wait);
+
+/* sr_advise is madvise, for memory that may be shared; real does what concerns other memory. */
+int sr_advise(int (*real)(void *, size_t, int), void *address, size_t length, int advice);
 
 /*
  * For memory that is shared from the start (aligned.c, mapped.c). The caller holds the lock.
@@ -91,6 +101,7 @@ bool sr_shared_mapping(const struct sr_mapping *m);
 
 /* The lock of all memfds, which a fork holds, and what a child does with them. */
 void sr_shared_lock(void);
+bool sr_shared_trylock(void);
 void sr_shared_unlock(void);
 void sr_shared_forget(void);
 

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -36,6 +37,14 @@ static atomic_bool stop;
 static char *anonymous(size_t size)
 {
 	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	REQUIRE(p != MAP_FAILED);
+	return p;
+}
+
+static char *anonymous_by_system_call(size_t size)
+{
+	char *p = (char *)syscall(SYS_mmap, NULL, size, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
 	REQUIRE(p != MAP_FAILED);
 	return p;
 }
@@ -116,8 +125,9 @@ static void allocate(struct worker *w)
 /* New memory, and a part of what is shared. */
 static void register_more(struct worker *w)
 {
-	char *p = anonymous(4 * PAGE);
-	struct ibv_mr *new = ibv_reg_mr(w->s.pd, p, 4 * PAGE, ALL_ACCESS);
+	size_t size = (size_t)(rand_r(&w->seed) % 2 ? 4 : 32) * PAGE;
+	char *p = rand_r(&w->seed) % 2 ? anonymous(size) : anonymous_by_system_call(size);
+	struct ibv_mr *new = ibv_reg_mr(w->s.pd, p, size, ALL_ACCESS);
 	struct ibv_mr *part = ibv_reg_mr(w->s.pd, w->mem + PAGE, 4 * PAGE, ALL_ACCESS);
 	struct ibv_mr *both[] = {new, part};
 	REQUIRE(new &&part);
@@ -129,7 +139,7 @@ static void register_more(struct worker *w)
 		CHECK(all(at + 2 * PAGE, PAGE, 3));
 		RETURNS(0, ibv_dereg_mr(both[i]));
 	}
-	REQUIRE(!munmap(p, 4 * PAGE));
+	REQUIRE(!(rand_r(&w->seed) % 2 ? munmap(p, size) : syscall(SYS_munmap, p, size)));
 	w->registrations++;
 }
 

@@ -2,6 +2,7 @@
 /* Memory that is shared with the daemon from its allocation on. */
 #include "shared_memory.h"
 
+#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -122,8 +123,7 @@ static void shares_anonymous_mappings(void)
 	memset(moved + LENGTH, 5, LENGTH);
 	USE(moved, 2 * LENGTH, "mapped");
 	CHECK(!munmap(moved, 2 * LENGTH) && !munmap(p, LENGTH));
-	/* A descriptor is closed by the munmap, or by the next mmap if a system call unmapped it.
-	 */
+	/* The munmap closes the descriptor. */
 	p = anonymous(LENGTH);
 	CHECK(open_memfds() == before + 1);
 	errno = EBADMSG;
@@ -131,9 +131,6 @@ static void shares_anonymous_mappings(void)
 	CHECK(!failed && kept == EBADMSG);
 	CHECK(open_memfds() == before);
 	p = anonymous(LENGTH);
-	CHECK(!syscall(SYS_munmap, p, LENGTH));
-	p = anonymous(LENGTH);
-	CHECK(open_memfds() == before + 1);
 	/* It stays registered when it is unmapped. */
 	struct ibv_mr *mr = reg(p, LENGTH);
 	EXPECT(mr, "mapped");
@@ -170,6 +167,45 @@ static void shares_anonymous_mappings(void)
 		munmap(many[i], LENGTH);
 	}
 	CHECK(open_memfds() == before);
+	close(fds[1]);
+	REQUIRE(!pthread_join(t, NULL));
+	close(fds[0]);
+}
+
+/* So is what is mapped by the function for system calls, as UCX does for all of the program. */
+static void shares_mappings_by_system_calls(void)
+{
+	enum {
+		LENGTH = 256 << 10
+	};
+	int fds[2], before = open_memfds();
+	pthread_t t;
+	REQUIRE(!pipe(fds) && !pthread_create(&t, NULL, sleep_long, &fds[0]));
+	errno = EBADMSG;
+	char *p = (char *)syscall(SYS_mmap, NULL, LENGTH, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+	int kept = errno;
+	REQUIRE(p != MAP_FAILED && kept == EBADMSG);
+	CHECK(open_memfds() == before + 1 && all(p, LENGTH, 0));
+	fill(p, LENGTH, 1);
+	USE(p + PAGE, LENGTH - 2 * PAGE, "mapped");
+	fill(p, LENGTH, 2);
+	CHECK(!syscall(SYS_madvise, p, PAGE, MADV_DONTNEED) && all(p, PAGE, 0));
+	FAILS(EINVAL, syscall(SYS_madvise, p + 1, PAGE, MADV_DONTNEED));
+	CHECK(!syscall(SYS_munmap, p, LENGTH) && open_memfds() == before);
+	FAILS(EINVAL, syscall(SYS_munmap, p + 1, LENGTH));
+	/* All arguments of other calls arrive, and so does what they return. */
+	FAILS(ENODEV, syscall(SYS_mmap, NULL, LENGTH, PROT_READ, MAP_PRIVATE, fds[0], 0L));
+	int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	char *first = (char *)syscall(SYS_mmap, NULL, 2 * PAGE, PROT_READ, MAP_PRIVATE, file, 0L);
+	char *second =
+		(char *)syscall(SYS_mmap, NULL, PAGE, PROT_READ, MAP_PRIVATE, file, (long)PAGE);
+	REQUIRE(first != MAP_FAILED && second != MAP_FAILED);
+	CHECK(!memcmp(first + PAGE, second, PAGE));
+	CHECK(!syscall(SYS_munmap, first, 2 * PAGE) && !syscall(SYS_munmap, second, PAGE));
+	close(file);
+	FAILS(ENOSYS, syscall(-1, 1L, 2L, 3L, 4L, 5L, 6L));
+	CHECK(syscall(SYS_getpid) == getpid());
 	close(fds[1]);
 	REQUIRE(!pthread_join(t, NULL));
 	close(fds[0]);
@@ -216,6 +252,7 @@ int main(void)
 	if (!sanitized) {
 		shares_aligned_allocations();
 		shares_anonymous_mappings();
+		shares_mappings_by_system_calls();
 	}
 	gives_children_copies_of_allocations();
 	return end();

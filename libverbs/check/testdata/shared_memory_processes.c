@@ -2,7 +2,10 @@
 /* Registered memory that is shared with the daemon, and the processes that its program starts. */
 #include "shared_memory.h"
 
+#include <pthread.h>
 #include <spawn.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 extern char **environ;
@@ -110,11 +113,73 @@ static void child_registers(void)
 	munmap(p, SIZE);
 }
 
+/*
+ * An allocator whose lock a fork takes after the library's handler has run, as it takes the lock of
+ * the C library's. A library that overwrites the code of mmap makes that one call syscall.
+ */
+static pthread_mutex_t allocator = PTHREAD_MUTEX_INITIALIZER;
+
+static void lock_allocator(void)
+{
+	pthread_mutex_lock(&allocator);
+}
+
+static void unlock_allocator(void)
+{
+	pthread_mutex_unlock(&allocator);
+}
+
+/* Before the library's handlers are registered. */
+static void watch_forks(void)
+{
+	pthread_atfork(lock_allocator, unlock_allocator, unlock_allocator);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*const preinit)(void) = watch_forks;
+
+static atomic_bool stop;
+
+static void *allocate(void *arg)
+{
+	const long length = 256 << 10;
+	(void)arg;
+	for (char n = 1; !stop; n++) {
+		lock_allocator();
+		char *p = (char *)syscall(SYS_mmap, NULL, length, PROT_READ | PROT_WRITE,
+					  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+		REQUIRE(p != MAP_FAILED);
+		memset(p, n, PAGE);
+		CHECK(all(p, PAGE, n) && all(p + PAGE, PAGE, 0));
+		CHECK(!syscall(SYS_madvise, p, PAGE, MADV_DONTNEED) && all(p, PAGE, 0));
+		CHECK(!syscall(SYS_munmap, p, length));
+		unlock_allocator();
+	}
+	return NULL;
+}
+
+static void forks_beside_an_allocator(void)
+{
+	pthread_t t;
+	REQUIRE(!pthread_create(&t, NULL, allocate, NULL));
+	for (int i = 0; i < 200; i++) {
+		int status;
+		pid_t pid = fork();
+		REQUIRE(pid >= 0);
+		if (!pid)
+			_exit(0);
+		REQUIRE(waitpid(pid, &status, 0) == pid);
+		CHECK(!status);
+	}
+	stop = true;
+	REQUIRE(!pthread_join(t, NULL));
+}
+
 int main(void)
 {
 	begin();
 	forks();
 	vforks_and_spawns();
 	child_registers();
+	forks_beside_an_allocator();
 	return end();
 }

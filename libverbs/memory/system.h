@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * System calls on memory that no library replaces: neither the C library's functions nor its
+ * syscall is used, which sanitizers, UCX and this library (mapped.c, program_calls.c) do replace.
+ */
+#ifndef SOFTROCE_SYSTEM_H
+#define SOFTROCE_SYSTEM_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+/* They set errno as the C library's functions do. */
+void *sr_system_mmap(void *address, size_t length, int prot, int flags, int fd, off_t offset);
+int sr_system_munmap(void *address, size_t length);
+int sr_system_madvise(void *address, size_t length, int advice);
+int sr_system_mprotect(void *address, size_t length, int prot);
+
+/* sr_system_view maps what a shared mapping shows at a second address. */
+void *sr_system_view(void *address, size_t length);
+
+/* sr_system_move moves a mapping of length bytes to another address, in place of what is there. */
+int sr_system_move(void *from, size_t length, void *to);
+
+/* sr_system_call makes any system call. */
+long sr_system_call(long number, long a, long b, long c, long d, long e, long f);
+
+#endif
