@@ -23,10 +23,11 @@
 #include <unistd.h>
 
 #define PAGE	      ((size_t)4096)
-#define LARGEST	      ((size_t)16 << 20)
+#define LARGEST	      ((size_t)64 << 20)
 #define MAX_ALIGNMENT ((size_t)2 << 20)
 #define MAX_BLOCKS    64 /* each has a descriptor */
 #define MAX_UNUSED    8
+#define MAX_KEPT      ((size_t)16 << 20) /* larger memory is not kept when it is freed */
 
 /* The memory of an allocation. If it is not used, it serves the next one of its length. */
 struct block {
@@ -170,7 +171,7 @@ static size_t count_unused(void)
 static void free_block(struct block *b)
 {
 	b->used = false;
-	if (sr_shared_is_new(b->inode) && count_unused() <= MAX_UNUSED)
+	if (sr_shared_is_new(b->inode) && b->length <= MAX_KEPT && count_unused() <= MAX_UNUSED)
 		return;
 	sr_system_munmap((void *)b->start, b->length);
 	sr_shared_close(b->inode);

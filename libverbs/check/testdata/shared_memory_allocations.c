@@ -16,22 +16,22 @@ static void shares_aligned_allocations(void)
 {
 	int fds[2];
 	pthread_t t;
-	void *p[6], *small, *large;
+	void *p[7], *small, *large;
 	REQUIRE(!pipe(fds) && !pthread_create(&t, NULL, sleep_long, &fds[0]));
 	REQUIRE(!posix_memalign(&p[0], PAGE, PAGE));
 	REQUIRE((p[1] = aligned_alloc(4 * PAGE, 4 * PAGE)) && (p[2] = memalign(2 << 20, SIZE)));
 	REQUIRE((p[3] = valloc(3 * PAGE + 1)) && (p[4] = pvalloc(1 + PAGE)));
-	REQUIRE((p[5] = memalign(PAGE, 16 << 20)));
-	const size_t size[] = {PAGE, 4 * PAGE, SIZE, 3 * PAGE + 1, 2 * PAGE, 16 << 20};
+	REQUIRE((p[5] = memalign(PAGE, 16 << 20)) && (p[6] = memalign(PAGE, 64 << 20)));
+	const size_t size[] = {PAGE, 4 * PAGE, SIZE, 3 * PAGE + 1, 2 * PAGE, 16 << 20, 64 << 20};
 	CHECK((uintptr_t)p[1] % (4 * PAGE) == 0 && (uintptr_t)p[2] % (2 << 20) == 0);
-	for (int i = 0; i < 6; i++) {
+	for (int i = 0; i < 7; i++) {
 		CHECK((uintptr_t)p[i] % PAGE == 0 && malloc_usable_size(p[i]) >= size[i]);
 		fill(p[i], size[i], (unsigned int)i);
 		for (int j = 0; j < i; j++)
 			CHECK((char *)p[i] + size[i] <= (char *)p[j] ||
 			      (char *)p[j] + size[j] <= (char *)p[i]);
 	}
-	for (int i = 0; i < 6; i++) {
+	for (int i = 0; i < 7; i++) {
 		CHECK(filled(p[i], size[i], (unsigned int)i));
 		USE(p[i], size[i], "mapped");
 	}
@@ -54,12 +54,12 @@ static void shares_aligned_allocations(void)
 	fill(p[3], 3 * PAGE, 8);
 	REQUIRE((p[3] = realloc(p[3], PAGE)));
 	CHECK(filled(p[3], PAGE, 8));
-	for (int i = 0; i < 6; i++)
+	for (int i = 0; i < 7; i++)
 		free(p[i]);
 	/* What the C library allocates. */
-	REQUIRE(!posix_memalign(&small, PAGE, 100) && (large = memalign(PAGE, 17 << 20)));
+	REQUIRE(!posix_memalign(&small, PAGE, 100) && (large = memalign(PAGE, 65 << 20)));
 	USE(small, 100, "process kind");
-	USE(large, 17 << 20, "process threads");
+	USE(large, 65 << 20, "process threads");
 	free(small);
 	free(large);
 	FAILS(EINVAL, (errno = posix_memalign(&small, 3, PAGE)) != 0);
