@@ -196,7 +196,7 @@ func (s *xdpSocket) recycle() {
 	s.fill.publish(n)
 	s.held = s.held[:copy(s.held, s.held[n:])]
 	if s.fill.needsWakeup() {
-		unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+		unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 	}
 }
 
@@ -320,11 +320,11 @@ func (s *xdpSocket) push(n int) []byte {
 // waits reports whether frames are queued that the kernel sends in a system call only.
 func (s *xdpSocket) waits() bool { return s.tx.pending() > 0 && s.tx.needsWakeup() }
 
-// kick makes the kernel send what is queued. What it has no room for stays queued, and everything
-// while the interface is down.
+// kick makes the kernel send what is queued, in a raw call like those of mmsg.go. What it has no
+// room for stays queued, and everything while the interface is down.
 func (s *xdpSocket) kick() {
 	for tries := s.tx.pending()/s.budget + 1; tries > 0 && s.waits(); tries-- {
-		_, _, e := unix.Syscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+		_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 		if e != unix.EAGAIN && e != unix.EINTR {
 			return
 		}
