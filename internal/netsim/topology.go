@@ -61,6 +61,7 @@ type ecnFile struct {
 	Kmin bytesValue `yaml:"kmin"`
 	Kmax bytesValue `yaml:"kmax"`
 	Pmax shareValue `yaml:"pmax"`
+	Rate rateValue  `yaml:"rate"`
 }
 
 type pfcFile struct {
@@ -147,7 +148,7 @@ func (f *topologyFile) setSwitch(c *network.SwitchConfig) error {
 		c.Queue = c.Buffer
 	}
 	if s.ECN != nil {
-		c.ECN = &network.ECN{Kmin: int(s.ECN.Kmin), Kmax: int(s.ECN.Kmax), Pmax: float64(s.ECN.Pmax)}
+		c.ECN = &network.ECN{Kmin: int(s.ECN.Kmin), Kmax: int(s.ECN.Kmax), Pmax: float64(s.ECN.Pmax), Rate: int64(s.ECN.Rate)}
 	}
 	if p := s.PFC; p != nil {
 		c.PFC = &network.PFC{XOff: int(p.XOff), XOn: int(p.XOn), Headroom: int(p.Headroom)}

@@ -125,8 +125,12 @@ func TestECNMarksByQueueLength(t *testing.T) {
 		want  float64
 	}{{0, 0}, {5000, 0}, {5001, 0}, {102500, 0.05}, {200000, 0.1}, {200001, 1}} {
 		e := ECN{Kmin: 5000, Kmax: 200000, Pmax: 0.1}
-		if got := e.chance(c.queue); got < c.want-1e-6 || got > c.want+1e-6 {
+		if got := e.chance(c.queue, 10e9); got < c.want-1e-6 || got > c.want+1e-6 {
 			t.Errorf("chance at %d bytes is %v, want %v", c.queue, got, c.want)
+		}
+		e.Rate = 10e9
+		if got := e.chance(4*c.queue, 40e9); got < c.want-1e-6 || got > c.want+1e-6 {
+			t.Errorf("chance at %d bytes of a port that is four times as fast as the thresholds are for is %v, want %v", 4*c.queue, got, c.want)
 		}
 	}
 	// Two senders: the queue grows by a frame with each two that arrive, to 12 frames.

@@ -12,9 +12,13 @@ type SwitchConfig struct {
 // ECN says which frames are marked: none that leave a queue of up to Kmin, all beyond Kmax, and
 // between them a share that grows from 0 to Pmax. A frame that leaves carries the news of what has
 // joined the queue behind it, which does not wait in the queue itself.
+//
+// With a Rate, Kmin and Kmax are those of ports of that rate, in b/s, and in proportion to their
+// rates those of others.
 type ECN struct {
 	Kmin, Kmax int
 	Pmax       float64
+	Rate       int64
 }
 
 // PFC is priority flow control, of the priorities that are lossless. A port whose frames of a
@@ -25,8 +29,12 @@ type PFC struct {
 	XOff, XOn, Headroom int
 }
 
-// chance returns the chance that a frame is marked that leaves a queue, itself included.
-func (e *ECN) chance(queue int) float64 {
+// chance returns the chance that a frame is marked that leaves a queue, itself included, of a port
+// with a rate.
+func (e *ECN) chance(queue int, rate int64) float64 {
+	if e.Rate != 0 {
+		queue = int(float64(queue) * float64(e.Rate) / float64(rate))
+	}
 	switch {
 	case queue <= e.Kmin:
 		return 0
@@ -79,7 +87,7 @@ func (n *Network) mark(p *Port, f *Frame) {
 	if e == nil || !f.ECT || f.CE || f.arrived == nil {
 		return
 	}
-	chance := e.chance(p.queues[f.Priority].bytes + f.Size)
+	chance := e.chance(p.queues[f.Priority].bytes+f.Size, p.Rate)
 	if chance > 0 && (chance >= 1 || n.rnd.Float64() < chance) {
 		if by := p.node.unmarkedBy; by != nil {
 			by.stats.Unmarked++
