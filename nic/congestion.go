@@ -31,11 +31,11 @@ import (
 
 // A congestionState is the congestion control of a device.
 type congestionState struct {
-	params congestion.Params
-	line   int64     // rate of the port, b/s
 	due    fifo[QP]  // queue pairs that are to send a CNP
 	sent   fifo[QP]  // queue pairs that have sent a CNP in this step or in the last one
 	paced  pacedHeap // queue pairs that wait for their rate
+	line   int64     // rate of the port, b/s
+	params congestion.Params
 	header packet.Header
 }
 

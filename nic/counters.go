@@ -43,6 +43,9 @@ func (d *Device) Counters() Counters {
 	return c
 }
 
+// CNPsHandled returns one of the counters, without the time that all of them take.
+func (d *Device) CNPsHandled() uint64 { return d.counters.CNPHandled }
+
 // Dropped lists the reasons with a count above 0, those of the link first.
 func (c *Counters) Dropped() (l []Drop) {
 	for r, n := range c.Link.Drops {

@@ -46,6 +46,10 @@ type EngineConfig struct {
 	// ReadArena is the size in bytes of the buffer for data read from client memory that cannot be
 	// mapped; 0 means DefaultReadArena.
 	ReadArena int
+
+	// Buffers are those of the devices of the engine, which Stepped engines may share if one
+	// goroutine steps them all. nil: each device has its own.
+	Buffers *FrameBuffers
 }
 
 // Defaults of EngineConfig. DefaultSpin is a multiple of what a sleep and a wake-up cost, about 6
@@ -95,16 +99,16 @@ type Engine struct {
 
 	pool transport.Pool // of the queue pairs of all devices
 
-	scratch [2048]byte       // private copy of a slot's SGEs or inline data
-	wr      transport.SendWR // the send work request being fetched
-
-	mail mailbox
-	poll poller
-	spin spinner
+	mail  mailbox
+	steps atomic.Uint64 // any goroutine may read it
+	poll  poller
+	spin  spinner
 
 	// Time spent, in nanoseconds; any goroutine may read it.
 	busy, idle, asleep atomic.Int64
-	steps              atomic.Uint64
+
+	scratch [2048]byte       // private copy of a slot's SGEs or inline data
+	wr      transport.SendWR // the send work request being fetched
 }
 
 // NewEngine returns an engine without devices.

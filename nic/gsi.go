@@ -28,8 +28,8 @@ type MAD struct {
 
 // gsi is QP 1 of a device.
 type gsi struct {
-	receive func(*MAD) bool // nil: the device has no QP 1
 	queue   []*MAD          // datagrams to send
+	receive func(*MAD) bool // nil: the device has no QP 1
 	psn     uint32
 	header  packet.Header
 }

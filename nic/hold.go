@@ -303,7 +303,7 @@ func (e *Engine) leave(b *mrtable.Batch) {
 	e.keptFrames.abandon()
 	for _, d := range e.devices {
 		wire.KeepReceived(d.link)
-		d.rx.init(d)
+		d.rx = NewFrameBuffers()
 	}
 	e.noteSlow(userOf(b)).copiers++
 	e.hold(b)

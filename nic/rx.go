@@ -20,17 +20,19 @@ const (
 	rxReferences = 4096
 )
 
-// rxState is storage that is reused for each frame.
-type rxState struct {
+// FrameBuffers are storage that is reused for each frame that is received.
+type FrameBuffers struct {
 	batch []wire.RxFrame
 	grhs  []packet.GRH // parallel to batch: deferred writes of receives refer to them
 	addr  packet.Addressing
 	pkt   transport.RxPacket
 }
 
-func (r *rxState) init(*Device) {
-	r.batch, r.grhs = make([]wire.RxFrame, rxBatch), make([]packet.GRH, rxBatch)
+// NewFrameBuffers returns buffers of a device, or of all those that one goroutine steps.
+func NewFrameBuffers() *FrameBuffers {
+	r := &FrameBuffers{batch: make([]wire.RxFrame, rxBatch), grhs: make([]packet.GRH, rxBatch)}
 	r.pkt.Payload = make([][]byte, 0, 8)
+	return r
 }
 
 // receive processes received frames: about stepLimit bytes, since others wait and the peers wait
@@ -224,7 +226,7 @@ func (q *QP) accepts(f *wire.RxFrame, p *transport.RxPacket) (transport.DropReas
 }
 
 // setPayload sets the packet's payload: what follows the n bytes of headers, without the pad.
-func (r *rxState) setPayload(f *wire.RxFrame, n int) bool {
+func (r *FrameBuffers) setPayload(f *wire.RxFrame, n int) bool {
 	p := &r.pkt
 	p.Payload = p.Payload[:0]
 	p.Len = len(f.Head) - n
@@ -262,7 +264,7 @@ const (
 )
 
 // putGRH writes the GRH of a datagram. The packet is parsed already.
-func (r *rxState) putGRH(f *wire.RxFrame, g *packet.GRH) {
+func (r *FrameBuffers) putGRH(f *wire.RxFrame, g *packet.GRH) {
 	p := &r.pkt
 	r.addr = packet.Addressing{Network: f.Network, Src: f.Src, Dst: f.Dst, TClass: f.TClass, HopLimit: f.HopLimit,
 		FlowLabel: f.FlowLabel, ID: f.ID, MayFragment: f.MayFragment}

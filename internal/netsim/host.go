@@ -50,7 +50,7 @@ type connection struct {
 const (
 	messageSize = 64 << 10 // of the WRITEs of a flow
 	sendDepth   = 16       // WRITEs of a queue pair that are posted
-	cqEntries   = 4096
+	cqEntries   = 1024     // more than complete in a step, in which a NIC receives some 400 frames
 	readArena   = 1 << 16
 )
 
@@ -58,7 +58,7 @@ func (sim *simulation) newHost(i int) (*host, error) {
 	h := &host{sim: sim, nic: i, conns: map[uint32]*connection{}, idle: map[peer][]*connection{},
 		link: &link{network: sim.network, nic: i, memory: sim.memory}}
 	var err error
-	if h.engine, err = nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: sim.seed + 1 + uint64(i), ReadArena: readArena}); err != nil {
+	if h.engine, err = nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: sim.seed + 1 + uint64(i), ReadArena: readArena, Buffers: sim.buffers}); err != nil {
 		return nil, err
 	}
 	name := sim.network.NICName(i)

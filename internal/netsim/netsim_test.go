@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"softroce/capture"
 	"softroce/packet"
@@ -455,17 +459,44 @@ func FuzzFiles(f *testing.F) {
 	})
 }
 
-// The size of a leaf-spine network, and what it reports: packet hops a second.
+// Packet hops for each second of processor time, in leaf-spine networks of two sizes.
 func BenchmarkLeafSpine(b *testing.B) {
 	for _, leaves := range []int{8, 63} {
 		b.Run(fmt.Sprint(leaves*16, "NICs"), func(b *testing.B) {
-			hops := uint64(0)
+			hops, before := uint64(0), processorTime(b)
 			for b.Loop() {
 				r := run(b, fmt.Sprintf("rate: 10G\nswitch: {%s, %s}\nnic: {mtu: 1024}\nleaf_spine: {leaves: %d, spines: 4, nics: 16, uplink: 40G}", ecn, pfc, leaves),
 					"time: 2ms\ntraffic: [{pattern: permutation}]")
 				hops += r.Hops
 			}
-			b.ReportMetric(float64(hops)/b.Elapsed().Seconds(), "hops/s")
+			b.ReportMetric(float64(hops)/(processorTime(b)-before).Seconds(), "hops/cpu-s")
 		})
+	}
+}
+
+func processorTime(b *testing.B) time.Duration {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+// The heap that a NIC and a queue pair take, from the difference of runs.
+func BenchmarkMemory(b *testing.B) {
+	heap := func(nics int, pattern string) (bytes float64, qps int) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		r := run(b, fmt.Sprintf("star: {nics: %d}", nics), "traffic: [{pattern: "+pattern+", size: 1}]")
+		runtime.ReadMemStats(&after)
+		return float64(after.TotalAlloc - before.TotalAlloc), r.QPs
+	}
+	for b.Loop() {
+		few, qps := heap(64, "permutation")
+		more, moreQPs := heap(64, "all_to_all")
+		perQP := (more - few) / float64(moreQPs-qps)
+		twice, twiceQPs := heap(120, "permutation")
+		b.ReportMetric(perQP/1024, "KiB/QP")
+		b.ReportMetric((twice-few-perQP*float64(twiceQPs-qps))/(120-64)/1024, "KiB/NIC")
 	}
 }

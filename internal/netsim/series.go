@@ -124,7 +124,7 @@ func (s *sampler) take(now int64) {
 		}
 	}
 	for k, h := range s.hosts {
-		c, n := &s.nics[k], int64(h.client.Device.Counters().CNPHandled)
+		c, n := &s.nics[k], int64(h.client.Device.CNPsHandled())
 		c.cnps.put(i, n-c.handled)
 		c.handled = n
 	}

@@ -54,7 +54,8 @@ type simulation struct {
 	seed     uint64
 	network  *network.Network
 	hosts    []*host
-	memory   []byte // of all programs: zeros, which they only send to each other
+	buffers  *nic.FrameBuffers // of all NICs
+	memory   []byte            // of all programs: zeros, which they only send to each other
 	flows    []*flow
 	starts   []*flow // that wait for their time, in its order
 	endless  int     // flows without a size
@@ -105,7 +106,7 @@ const (
 
 // Run runs a workload. A result comes with ErrDeadlock, too.
 func Run(ctx context.Context, t *Topology, w *Workload, o Options) (*Result, error) {
-	sim := &simulation{topology: t, workload: w, seed: o.Seed, now: 1, memory: nic.NewPage(messageSize), progress: o.Progress}
+	sim := &simulation{topology: t, workload: w, seed: o.Seed, now: 1, memory: nic.NewPage(messageSize), buffers: nic.NewFrameBuffers(), progress: o.Progress}
 	if sim.progress == nil {
 		sim.progress = NewProgress()
 	}
@@ -123,6 +124,7 @@ func Run(ctx context.Context, t *Topology, w *Workload, o Options) (*Result, err
 }
 
 func (sim *simulation) build(o Options) (err error) {
+	useHugePages(len(sim.topology.Network.Nodes))
 	if sim.network, err = network.New(&sim.topology.Network, sim.seed); err != nil {
 		return err
 	}

@@ -105,7 +105,9 @@ func (n *Network) newPort(l Link, at, to int) *Port {
 // findRoutes finds the shortest paths between switches. NICs do not forward.
 func (n *Network) findRoutes() {
 	for _, s := range n.nodes {
-		s.next = make([][]*Port, len(n.nodes))
+		if s.nic < 0 {
+			s.next = make([][]*Port, len(n.nodes))
+		}
 	}
 	distance := make([]int, len(n.nodes))
 	for _, to := range n.nodes {
