@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -134,6 +135,24 @@ func TestGroupsBySize(t *testing.T) {
 		}
 		if !slices.Equal(got, c.groups) {
 			t.Errorf("%d flows: groups of %v, want %v", c.flows, got, c.groups)
+		}
+	}
+}
+
+// The progress has a bar, of whichever is nearer to its end: the time or the flows.
+func TestProgressShowsVirtualAndRealTime(t *testing.T) {
+	p := NewProgress()
+	p.flows.Store(4)
+	p.ended.Store(1)
+	p.now.Store(3e6)
+	for end, want := range map[int64]string{
+		0:    `^█{5}░{15} 3ms simulated in \d+s; 1 of 4 flows ended$`,
+		6e6:  `^█{10}░{10} 3ms of 6ms simulated in \d+s; 1 of 4 flows ended$`,
+		30e6: `^█{5}░{15} 3ms of 30ms simulated in \d+s; 1 of 4 flows ended$`,
+	} {
+		p.end.Store(end)
+		if got := p.String(); !regexp.MustCompile(want).MatchString(got) {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

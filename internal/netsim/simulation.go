@@ -38,13 +38,18 @@ type Progress struct {
 // NewProgress returns the progress of a run that begins now.
 func NewProgress() *Progress { return &Progress{began: time.Now()} }
 
+// String has a bar, the virtual and the real time.
 func (p *Progress) String() string {
-	end := ""
-	if e := p.end.Load(); e > 0 {
-		end = " of " + time.Duration(e).String()
+	now, until, share := p.now.Load(), "", 0.0
+	if end := p.end.Load(); end > 0 {
+		until, share = " of "+time.Duration(end).String(), float64(now)/float64(end)
 	}
-	return fmt.Sprintf("%v%s simulated in %v; %d of %d flows ended", time.Duration(p.now.Load()).Round(time.Microsecond), end,
-		time.Since(p.began).Round(time.Second), p.ended.Load(), p.flows.Load())
+	ended, flows := p.ended.Load(), p.flows.Load()
+	share = max(share, float64(ended)/float64(max(flows, 1)))
+	const width = 20
+	full := min(int(share*width), width)
+	return fmt.Sprintf("%s%s %v%s simulated in %v; %d of %d flows ended", strings.Repeat("█", full), strings.Repeat("░", width-full),
+		time.Duration(now).Round(time.Microsecond), until, time.Since(p.began).Round(time.Second), ended, flows)
 }
 
 // A simulation is one run.
