@@ -3,9 +3,10 @@ package netsim
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"softroce/packet"
@@ -54,13 +55,25 @@ func (r *Result) meanRate(t *testing.T, nic string, from, to int64) float64 {
 	return sum / float64(n)
 }
 
+// The page names all files of examples/networks, and no others.
 func TestExperimentsLoad(t *testing.T) {
+	page, err := os.ReadFile("../../docs/use/published.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{}
+	for _, name := range regexp.MustCompile(`[a-z0-9-]+\.yaml`).FindAllString(string(page), -1) {
+		named[experiments+name] = true
+	}
 	files, err := filepath.Glob(experiments + "*.yaml")
-	if err != nil || len(files) < 10 {
-		t.Fatalf("%d files, %v", len(files), err)
+	if err != nil || len(files) != len(named) {
+		t.Errorf("%d files, the page names %d, %v", len(files), len(named), err)
 	}
 	for _, f := range files {
-		if strings.HasSuffix(f, "-star.yaml") || strings.HasSuffix(f, "-clos.yaml") || strings.HasSuffix(f, "-tree.yaml") {
+		if !named[f] {
+			t.Errorf("the page does not name %s", f)
+		}
+		if regexp.MustCompile(`-(star|clos|tree)\.yaml$`).MatchString(f) {
 			_, err = LoadTopology(f)
 		} else {
 			_, err = LoadWorkload(f)
