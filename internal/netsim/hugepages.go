@@ -9,10 +9,10 @@ import (
 // heapOfNIC is about how much of the heap a NIC and its ports take, in bytes.
 const heapOfNIC = 320 << 10
 
-// useHugePages makes the kernel give the NICs huge pages, if it does so on request: what a step uses
-// of a NIC is in some twenty pages, and those of a thousand NICs are more than the processor's TLB
-// has. The runtime has no call for that. So a block as large as the heap will be is advised and
-// given back, and what is allocated next takes its place.
+// useHugePages makes the kernel give the NICs huge pages, if it does so on request: what a step
+// uses of a NIC is in some twenty pages, and those of a thousand NICs are more than the processor's
+// TLB has. The runtime has no call for that. So a block as large as the heap will be is advised and
+// released, and what is allocated next takes its place.
 func useHugePages(nodes int) {
 	if nodes < minHugeNodes {
 		return

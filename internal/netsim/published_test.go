@@ -73,7 +73,7 @@ func TestExperimentsLoad(t *testing.T) {
 		if !named[f] {
 			t.Errorf("the page does not name %s", f)
 		}
-		if regexp.MustCompile(`-(star|clos|tree)\.yaml$`).MatchString(f) {
+		if regexp.MustCompile(`-(star|testbed|tree)\.yaml$`).MatchString(f) {
 			_, err = LoadTopology(f)
 		} else {
 			_, err = LoadWorkload(f)
@@ -142,11 +142,11 @@ func TestUnfairnessOfPFC(t *testing.T) {
 		}
 		return beside, most
 	}
-	beside, most := rates(experiment(t, "pfc-clos", "dcqcn-unfairness", func(w *Workload) { w.Warmup, w.Time = 10e6, 30e6 }))
+	beside, most := rates(experiment(t, "pfc-testbed", "dcqcn-unfairness", func(w *Workload) { w.Warmup, w.Time = 10e6, 30e6 }))
 	if beside < 1.5*most {
 		t.Errorf("with PFC alone the sender beside the receiver has %.1f Gb/s, others up to %.1f", beside/1e9, most/1e9)
 	}
-	r := experiment(t, "dcqcn-clos", "dcqcn-unfairness", nil)
+	r := experiment(t, "dcqcn-testbed", "dcqcn-unfairness", nil)
 	if beside, most := rates(r); r.Jain < 0.99 {
 		t.Errorf("with DCQCN the sender beside the receiver has %.1f Gb/s, others up to %.1f; Jain %.3f", beside/1e9, most/1e9, r.Jain)
 	}
