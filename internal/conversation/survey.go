@@ -14,8 +14,8 @@ import (
 const (
 	MaxFlows    = 1 << 14 // further flows are not in the survey
 	maxRequests = 1 << 16 // PSNs of requests that wait for a reply; twice as many for a short time
-	maxPerPSN   = 8       // flows with a request of one PSN between two hosts
-	maxPeers    = 8       // flows that may be the opposite direction of one flow
+	maxPerPSN   = 8       // latest flows with a request of one PSN between two hosts
+	maxPeers    = 8       // flows that may be the opposite direction of one flow, those with most votes
 )
 
 // A FlowKey names the packets that go to one queue pair. RC, UC and XRC packets do not carry the
@@ -66,10 +66,11 @@ func HasFlow(s packet.Service) bool { return s == packet.RC || s == packet.UC ||
 
 // A Survey sorts packets into flows and finds the two directions of each connection.
 //
-// The PSN of a reply is that of a request in the opposite direction. Starting PSNs are random in 24
-// bits, so few requests of other connections match by chance: every reply votes for the flows that
-// sent a request with its PSN, and the pairs with most votes win. How much a vote counts depends on
-// whether the kinds of request and reply fit.
+// The PSN of a reply is that of a request in the opposite direction. If starting PSNs are random in
+// 24 bits, few requests of other connections match by chance. Where all connections start at the
+// same PSN, as those of UCX do, a reply comes soon after its request. So every reply votes for the
+// flows that were the last to send a request with its PSN, and the pairs with most votes win. How
+// much a vote counts depends on whether the kinds of request and reply fit.
 type Survey struct {
 	views  *Views
 	flows  map[FlowKey]*Flow
@@ -146,15 +147,12 @@ func (s *Survey) remember(r sentRequest, k requestKey) {
 		s.older, s.recent = s.recent, map[requestKey][]sentRequest{}
 	}
 	list := s.recent[k]
-	for i := range list {
-		if list[i].flow == r.flow {
-			list[i] = r
-			return
-		}
+	if i := slices.IndexFunc(list, func(o sentRequest) bool { return o.flow == r.flow }); i >= 0 {
+		list = slices.Delete(list, i, i+1)
+	} else if len(list) == maxPerPSN {
+		list = slices.Delete(list, 0, 1)
 	}
-	if len(list) < maxPerPSN {
-		s.recent[k] = append(list, r)
-	}
+	s.recent[k] = append(list, r)
 }
 
 // vote counts the reply p of flow f for the flows whose request it may answer, and against those
@@ -165,7 +163,7 @@ func (s *Survey) vote(f *Flow, p *capture.Packet) {
 	for _, list := range [][]sentRequest{s.recent[back], s.older[back]} {
 		for _, r := range list {
 			if _, ok := f.votes[r.flow]; !ok && len(f.votes) == maxPeers {
-				continue
+				f.dropWeakest()
 			}
 			n := r.votes(p.Opcode.Info().Kind)
 			if n > 0 && f.SrcPort == r.flow.SrcPort {
@@ -174,6 +172,17 @@ func (s *Survey) vote(f *Flow, p *capture.Packet) {
 			f.votes[r.flow] += n
 		}
 	}
+}
+
+// dropWeakest forgets the flow with the fewest votes, the oldest of several.
+func (f *Flow) dropWeakest() {
+	var weakest *Flow
+	for g, n := range f.votes {
+		if weakest == nil || cmp.Or(cmp.Compare(n, f.votes[weakest]), cmp.Compare(g.Number, weakest.Number)) < 0 {
+			weakest = g
+		}
+	}
+	delete(f.votes, weakest)
 }
 
 // votes returns how strongly a reply of a kind suggests that it answers r.

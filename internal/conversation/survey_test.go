@@ -73,6 +73,32 @@ func TestRepliesPairFlows(t *testing.T) {
 	}
 }
 
+// All connections start at PSN 0. Connection i sends requests to queue pair 100+2i and gets replies
+// at the next one.
+func TestRepliesPairFlowsWithEqualPSNs(t *testing.T) {
+	const connections, messages = 24, 30
+	for _, atOnce := range []uint32{1, 4} {
+		s := conversation.NewSurvey()
+		for first := uint32(0); first < connections; first += atOnce {
+			for psn := range uint32(messages) {
+				for i := range atOnce {
+					s.Add(between(t, sent{op: packet.SendOnly, psn: psn + i, ackReq: true}, 100+2*(first+i), 1))
+					s.Add(between(t, acknowledge(psn+i, psn+1), 101+2*(first+i), 1))
+				}
+			}
+		}
+		s.Pair()
+		if len(s.Flows()) != 2*connections {
+			t.Fatalf("%d flows", len(s.Flows()))
+		}
+		for _, f := range s.Flows() {
+			if f.Peer == nil || f.Peer.QPN != f.QPN^1 {
+				t.Errorf("%d at a time: the peer of %v is %v", atOnce, f, f.Peer)
+			}
+		}
+	}
+}
+
 func TestSurveyIgnoresPacketsWithoutFlow(t *testing.T) {
 	damaged := sent{op: packet.SendOnly, psn: 5, payload: 4}.frame(t, 1)
 	damaged.Data[len(damaged.Data)-1] ^= 1
