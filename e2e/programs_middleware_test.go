@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -119,17 +121,41 @@ var standalones = []standalone{
 	mpi("ucx rc_v", "--mca pml ucx -x UCX_TLS=rc_v,self -x UCX_NET_DEVICES={dev}:1", anyLink),
 	mpi("ucx ud_v", "--mca pml ucx -x UCX_TLS=ud_v,self -x UCX_NET_DEVICES={dev}:1", fabricLink),
 	mpi("ofi", "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm", netdevLink),
+	{
+		name: "mpirun.mpich", want: `(?m)^ +\d+: +4096 bytes.*Mbps`,
+		command: "mpirun.mpich -np 2 -genv UCX_TLS rc_v,self -genv UCX_NET_DEVICES {dev}:1 NPmpich2 -n 20 -p 0 -u 4096 -o /dev/null",
+	},
+	{
+		name: "mpi4py", want: `time for 100 loops = .* \(2 processes, 1000 bytes\)`,
+		command: "mpirun --allow-run-as-root --oversubscribe -np 2 --mca pml ucx -x UCX_TLS=rc_v,self -x UCX_NET_DEVICES={dev}:1 " +
+			"/usr/bin/python3 -m mpi4py.bench ringtest -n 1000 -l 100",
+	},
 	{name: "fi_info", command: "fi_info -p verbs", want: `domain: {dev}-dgram`, needs: fabricLink},
 	{name: "ucx_info", command: "ucx_info -d", want: `(?s)Transport: rc_verbs\s+#\s+Device: {dev}:1.*Transport: ud_verbs`},
 	{name: "ibstat", command: "ibstat {dev} 1", want: `(?s)State: Active.*Physical state: LinkUp.*Link layer: Ethernet`, needs: fabricLink},
 	{name: "ibstatus", command: "ibstatus {dev}", want: `(?s)4: ACTIVE.*5: LinkUp`, needs: fabricLink},
 }
 
+// openSHMEM runs testdata/shmem.py on two processes, without Open MPI's memory hooks: Open MPI 4.1
+// unloads the code that they call, and crashes when it ends, also over TCP. UCX has hooks of its
+// own.
+func openSHMEM(t *testing.T, transport string, where int) standalone {
+	script, err := filepath.Abs("testdata/shmem.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return standalone{
+		name: "oshrun " + transport, want: `(?s)PE \d of 2 is done.*PE \d of 2 is done`, needs: where,
+		command: "oshrun --allow-run-as-root --oversubscribe -np 2 --mca pml ucx --mca spml ucx --mca opal_common_ucx_opal_mem_hooks 0 " +
+			"-x UCX_TLS=" + transport + ",self -x UCX_NET_DEVICES={dev}:1 /usr/bin/python3 " + script,
+	}
+}
+
 // TestMiddlewarePrograms runs the programs on softroce and checks their traffic with softroce
 // check.
 func TestMiddlewarePrograms(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
-	for _, name := range []string{"fio", "qperf", "fi_pingpong", "ucx_perftest", "mpirun", "NPopenmpi", "ibstat"} {
+	for _, name := range []string{"fio", "qperf", "fi_pingpong", "ucx_perftest", "mpirun", "NPopenmpi", "NPmpich2", "oshrun", "ibstat"} {
 		if _, err := exec.LookPath(name); err != nil {
 			t.Skipf("%v: scripts/setup test installs it", err)
 		}
@@ -154,7 +180,7 @@ func TestMiddlewarePrograms(t *testing.T) {
 						})
 					}
 				}
-				for _, s := range standalones {
+				for _, s := range append(slices.Clone(standalones), openSHMEM(t, "rc_v", anyLink), openSHMEM(t, "ud_v", fabricLink)) {
 					if s.needs != where.not {
 						t.Run(subtestName(s.name), func(t *testing.T) {
 							t.Parallel()

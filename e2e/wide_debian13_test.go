@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,19 +100,6 @@ func (r debian13) symbols(t *testing.T) {
 	}
 }
 
-// debian13Standalones are programs of other implementations and languages of MPI.
-var debian13Standalones = []standalone{
-	{
-		name: "mpirun.mpich", want: `(?m)^ +\d+: +4096 bytes.*Mbps`,
-		command: "mpirun.mpich -np 2 -genv UCX_TLS rc_v,self -genv UCX_NET_DEVICES {dev}:1 NPmpich2 -n 20 -p 0 -u 4096 -o /dev/null",
-	},
-	{
-		name: "mpi4py", want: `time for 100 loops = .* \(2 processes, 1000 bytes\)`,
-		command: "mpirun --allow-run-as-root --oversubscribe -np 2 --mca pml ucx -x UCX_TLS=rc_v,self -x UCX_NET_DEVICES={dev}:1 " +
-			"python3 -m mpi4py.bench ringtest -n 1000 -l 100",
-	},
-}
-
 // programs runs the rows of TestPrograms and TestMiddlewarePrograms between two NICs of a daemon.
 func (r debian13) programs(t *testing.T) {
 	ns := harness.Namespace(t, "debian13")
@@ -142,7 +128,7 @@ func runParallel(t *testing.T, client, server harness.Endpoint) {
 			})
 		}
 	}
-	for _, s := range slices.Concat(debian13Standalones, standalones) {
+	for _, s := range standalones {
 		if s.needs != netdevLink {
 			t.Run(subtestName(s.name), func(t *testing.T) {
 				t.Parallel()
