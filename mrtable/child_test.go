@@ -23,12 +23,29 @@ import (
 // commands on its standard input, one a line, and replies to each with a line.
 const childVar = "MRTABLE_TEST_CHILD"
 
+// emulatorVar has the command line of the emulator in which this program runs, if it does: the
+// kernel cannot execute it.
+const emulatorVar = "MRTABLE_TEST_EMULATOR"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(childVar) != "" {
 		serveChild()
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
+}
+
+// programFD is the descriptor by which a client in an emulator has its program.
+const programFD = 4
+
+// ownProgram returns the command by which a client executes this program. The links in /proc also
+// work for a user without access to the binary's directory. In an emulator, the first one refers to
+// the emulator.
+func ownProgram() []string {
+	if emulator := strings.Fields(os.Getenv(emulatorVar)); len(emulator) > 0 {
+		return append(emulator, fmt.Sprint("/proc/self/fd/", programFD))
+	}
+	return []string{"/proc/self/exe"}
 }
 
 // A child is a client process.
@@ -49,10 +66,15 @@ func startChild(t *testing.T, uid uint32) *child {
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "socket")
 	defer theirs.Close()
-	// The link in /proc also works for a user without access to the binary's directory.
-	cmd := exec.Command("/proc/self/exe")
+	program, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	argv := ownProgram()
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), childVar+"=1")
-	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.ExtraFiles = []*os.File{theirs, program} // the last is programFD
 	cmd.Stderr = os.Stderr
 	if uid != 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
@@ -108,6 +130,9 @@ func (c *child) peek(addr uint64, n int) []byte {
 
 func (c *child) open() *Process {
 	c.t.Helper()
+	if !hasProcessVM() {
+		return c.openMem()
+	}
 	p, err := OpenProcess(c.cmd.Process.Pid, -1)
 	if err != nil {
 		c.t.Fatal(err)
@@ -201,7 +226,12 @@ func childDo(what string, arg []int) (string, error) {
 		return "", unix.Sendmsg(3, []byte{0}, unix.UnixRights(int(f.Fd())), nil, 0)
 	case "exec":
 		fmt.Println("ok now")
-		return "", unix.Exec("/proc/self/exe", os.Args, os.Environ())
+		argv := ownProgram()
+		path, err := exec.LookPath(argv[0])
+		if err != nil {
+			return "", err
+		}
+		return "", unix.Exec(path, append(argv, os.Args[1:]...), os.Environ())
 	case "undumpable":
 		return "", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	case "open":

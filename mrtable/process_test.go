@@ -354,10 +354,7 @@ func TestProcessMemoryIsProbed(t *testing.T) {
 func TestProcessStaysOpenWithItsMemory(t *testing.T) {
 	c, g := startChild(t, 0), newFixture(t)
 	addr := c.alloc(page, 5)
-	p, err := OpenProcess(c.cmd.Process.Pid, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := c.open()
 	r := g.region(c.memory(p, addr, page), 0)
 	p.Close()
 	if got, err := g.read(r, 0, 1); err != nil || got[0] != 5 {

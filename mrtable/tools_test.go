@@ -4,9 +4,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"softroce/internal/ib"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
@@ -29,6 +32,13 @@ func skipOrFail(t *testing.T, why string) {
 	}
 	t.Skip(why)
 }
+
+// hasProcessVM reports whether the system has process_vm_readv, which qemu-user lacks. Tests access
+// the memory of processes through /proc/PID/mem there.
+var hasProcessVM = sync.OnceValue(func() bool {
+	_, err := unix.ProcessVMReadv(os.Getpid(), nil, nil, 0)
+	return err != unix.ENOSYS
+})
 
 func unsafePointer(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
 

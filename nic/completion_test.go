@@ -2,7 +2,6 @@ package nic_test
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"unsafe"
@@ -10,18 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/internal/ib"
-	"softroce/mrtable"
 	"softroce/nic/nictest"
 	"softroce/transport"
 )
 
 // vanishingRegion registers n bytes of this process as memory of another process, and returns a
 // function that makes them inaccessible: writes then fail after the transport has accepted them.
+// The pages are those of a file that is cut off, since /proc/PID/mem writes to protected ones.
 func (c *client) vanishingRegion(n int) (mr transport.SGE, rkey uint32, vanish func()) {
 	c.t.Helper()
-	mem, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	fd, err := unix.MemfdCreate("vanishing", unix.MFD_CLOEXEC)
 	check(c.t, err)
-	p, err := mrtable.OpenProcess(os.Getpid(), -1)
+	check(c.t, unix.Ftruncate(fd, int64(n)))
+	mem, err := unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	check(c.t, err)
+	p, err := nictest.ThisProcess()
 	check(c.t, err)
 	addr := uint64(uintptr(unsafe.Pointer(&mem[0])))
 	m, err := p.Memory(addr, uint64(n), allow)
@@ -29,9 +31,12 @@ func (c *client) vanishingRegion(n int) (mr transport.SGE, rkey uint32, vanish f
 	check(c.t, p.Close())
 	r, err := c.Context.RegMR(c.pd, m, addr, uint64(n), allow)
 	check(c.t, err)
-	c.t.Cleanup(func() { unix.Munmap(mem) })
+	c.t.Cleanup(func() {
+		unix.Munmap(mem)
+		unix.Close(fd)
+	})
 	return transport.SGE{Addr: addr, Length: uint32(n), LKey: r.LKey()}, r.RKey(),
-		func() { check(c.t, unix.Mprotect(mem, unix.PROT_NONE)) }
+		func() { check(c.t, unix.Ftruncate(fd, 0)) }
 }
 
 // outcome lists completions as "id status".

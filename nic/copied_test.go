@@ -2,12 +2,11 @@ package nic_test
 
 import (
 	"bytes"
-	"os"
 	"testing"
 	"unsafe"
 
 	"softroce/internal/ib"
-	"softroce/mrtable"
+	"softroce/nic/nictest"
 	"softroce/transport"
 	"softroce/wire"
 )
@@ -15,7 +14,7 @@ import (
 // useCopiedMemory registers c's memory like that of another process, which the kernel copies.
 func (c *client) useCopiedMemory() {
 	c.t.Helper()
-	p, err := mrtable.OpenProcess(os.Getpid(), -1)
+	p, err := nictest.ThisProcess()
 	check(c.t, err)
 	m, err := p.Memory(uint64(uintptr(unsafe.Pointer(&c.mem[0]))), uint64(len(c.mem)), allow)
 	check(c.t, err)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"softroce/internal/ib"
-	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/nic/nictest"
 	"softroce/transport"
@@ -48,7 +47,7 @@ func (p *servedPages) serve() {
 // slowClient returns a connected queue pair on two more NICs of a's engine, whose memory p is.
 func (l *runningPair) slowClient(p *servedPages, n byte) (q, peer *queue) {
 	w := &testFabric{t: p.t, engine: l.ea, fabric: l.a.fabric, mem: 1 << 16}
-	process, err := mrtable.OpenProcess(os.Getpid(), -1)
+	process, err := nictest.ThisProcess()
 	check(p.t, err)
 	defer process.Close()
 	m, err := process.Memory(p.Address(), uint64(len(p.Bytes)), ib.AccessOnDemand)

@@ -13,11 +13,25 @@ import (
 	"softroce/packet"
 )
 
+// thisProcess opens this process like that of a client: by process_vm_readv, or by /proc/self/mem
+// where the system lacks that, as qemu-user does.
+func thisProcess() (*mrtable.Process, error) {
+	if _, err := unix.ProcessVMReadv(os.Getpid(), nil, nil, 0); err != unix.ENOSYS {
+		return mrtable.OpenProcess(os.Getpid(), -1)
+	}
+	f, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return mrtable.OpenProcessMem(int(f.Fd()))
+}
+
 // useCopiedMemory gives s memory that must be copied, like that of another process, with room for
 // room bytes at a time.
 func (s *side) useCopiedMemory(room int) {
 	s.t.Helper()
-	p, err := mrtable.OpenProcess(os.Getpid(), -1)
+	p, err := thisProcess()
 	must(s.t, err)
 	addr := uint64(uintptr(unsafe.Pointer(&s.mem[0])))
 	m, err := p.Memory(addr, uint64(len(s.mem)), ib.AccessLocalWrite)
@@ -25,6 +39,17 @@ func (s *side) useCopiedMemory(room int) {
 	s.env.Mem = mrtable.NewIO(room)
 	s.region, err = s.table.Register(s.qp.cfg.PD, m, sideBase, uint64(len(s.mem)), ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic)
 	must(s.t, err)
+}
+
+// removePage puts a page of an empty file in the place of a page. /proc/PID/mem can read protected
+// pages, but not these.
+func removePage(t *testing.T, b []byte) {
+	t.Helper()
+	fd, err := unix.MemfdCreate("empty", unix.MFD_CLOEXEC)
+	must(t, err)
+	defer unix.Close(fd)
+	_, err = unix.MmapPtr(fd, 0, unsafe.Pointer(&b[0]), uintptr(len(b)), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_FIXED)
+	must(t, err)
 }
 
 // What fails is the message whose memory is missing, not those that are read with it.
@@ -42,7 +67,7 @@ func TestReadAheadFailureIsOfItsMessage(t *testing.T) {
 		from.mem = mappedPages(t, 4)
 		from.useCopiedMemory(1 << 20)
 		fill(from.mem[:2*page], 5)
-		must(t, unix.Mprotect(from.mem[2*page:3*page], unix.PROT_NONE))
+		removePage(t, from.mem[2*page:3*page])
 		for i := range 4 {
 			a.post(SendWR{ID: uint64(i), Opcode: c.op, Flags: ib.SendSignaled, RemoteAddr: sideBase + uint64(i)*page,
 				RKey: b.region.RKey(), SGEs: a.sge(i*page, page)})
