@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"testing"
 
+	"softroce/capture"
 	"softroce/e2e/harness"
 	"softroce/internal/control"
 	"softroce/internal/daemon"
+	"softroce/packet"
 	"softroce/wire"
 )
 
@@ -33,6 +35,8 @@ func TestProgramsShareASwitch(t *testing.T) {
 				t.Fatal(err)
 			}
 			socket := harness.DaemonIn(t, ns, append(harness.Judged(t, 3, 300), "--fabric", file)...)
+			all := filepath.Join(t.TempDir(), "pauses.pcapng")
+			stop := harness.StartCapture(t, socket, all)
 			end := func(i int) harness.Endpoint {
 				return harness.OnDaemon(ns, socket, harness.Endpoint{Device: fmt.Sprint("n", i), Host: "127.0.0.1"})
 			}
@@ -57,6 +61,7 @@ func TestProgramsShareASwitch(t *testing.T) {
 					t.Errorf("%v: %s", err, out)
 				}
 			}
+			stop()
 			operator, err := control.Dial(t.Context(), socket)
 			if err != nil {
 				t.Fatal(err)
@@ -74,8 +79,35 @@ func TestProgramsShareASwitch(t *testing.T) {
 			if len(s.Ports) != 8 || sum.Marked > 0 != c.marks || cnps > 0 != c.marks || sum.PausesSent > 0 != c.pauses || sum.Dropped > 0 != c.dropped {
 				t.Errorf("%d frames marked, %d CNPs, %d pauses, %d dropped, %d ports", sum.Marked, cnps, sum.PausesSent, sum.Dropped, len(s.Ports))
 			}
+			if begun, ended := pausesIn(t, all); begun != sum.PausesSent || ended != begun {
+				t.Errorf("the capture has %d pauses that begin and %d that end, of %d", begun, ended, sum.PausesSent)
+			}
 		})
 	}
+}
+
+// pausesIn returns how many pause frames of priority 3 in a capture begin a pause, and end one.
+func pausesIn(t *testing.T, file string) (begun, ended uint64) {
+	t.Helper()
+	r, err := capture.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for rec, err := range r.Records() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch p, ok := packet.ParsePause(rec.Data); {
+		case ok && p == packet.Pause{SrcMAC: p.SrcMAC, Classes: 1 << 3, Quanta: [8]uint16{3: 0xffff}}:
+			begun++
+		case ok && p == packet.Pause{SrcMAC: p.SrcMAC, Classes: 1 << 3}:
+			ended++
+		case ok:
+			t.Errorf("frame %d of %s: %+v", rec.No, rec.NIC, p)
+		}
+	}
+	return begun, ended
 }
 
 // snapshotOf returns the state of a daemon.

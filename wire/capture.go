@@ -59,11 +59,11 @@ func NoterOf(l Link) Noter {
 	return noNoter{}
 }
 
-// CaptureLink is middleware that writes the packets that pass it to sinks, which can be attached
-// and detached at any time. It wraps the link directly, so that it writes frames as the link sent
-// them, with their Identification and ICRC, and in the order on the wire. Frames of a link without
-// ICRC are written with the ICRC that they would have. Without a sink it costs an atomic load per
-// batch.
+// CaptureLink is middleware that writes the packets that pass it, and the pause frames at its port,
+// to sinks, which can be attached and detached at any time. It wraps the link directly, so that it
+// writes frames as the link sent them, with their Identification and ICRC, and in the order on the
+// wire. Frames of a link without ICRC are written with the ICRC that they would have. Without a
+// sink it costs an atomic load per batch.
 type CaptureLink struct {
 	inner Link
 	o     CaptureOptions
@@ -74,6 +74,20 @@ type CaptureLink struct {
 	frame []byte
 	last  int64  // the link's time of the last frame
 	marks uint64 // the last mark
+
+	pauses pauseRecorder // the link; nil: no pause frames arrive at it
+}
+
+// A pauseRecorder is a link that records the pause frames at its port, which it does not return as
+// frames.
+type pauseRecorder interface {
+	// recordPauses begins or ends the recording. It may be called from any goroutine.
+	recordPauses(on bool)
+
+	hasPauses() bool
+
+	// takePauses returns those recorded since the last call. They are valid until the next one.
+	takePauses() []recordedPause
 }
 
 // CaptureOptions are properties of frames that a link does not have.
@@ -103,6 +117,7 @@ type CaptureOptions struct {
 func NewCaptureLink(inner Link, sink FrameSink, o CaptureOptions) *CaptureLink {
 	can := inner.Capabilities()
 	c := &CaptureLink{inner: inner, o: o, icrc: can.ICRC, port: can.SrcPort, marks: o.FirstMark}
+	c.pauses, _ = inner.(pauseRecorder)
 	if sink != nil {
 		c.Attach(sink, 0)
 	}
@@ -166,6 +181,9 @@ func (c *CaptureLink) replace(f func([]*Tap) []*Tap) {
 	} else {
 		c.taps.Store(&taps)
 	}
+	if c.pauses != nil {
+		c.pauses.recordPauses(len(taps) > 0)
+	}
 }
 
 // Send implements Link.
@@ -186,6 +204,7 @@ func (c *CaptureLink) Send(now int64, batch []TxFrame) (int, error) {
 		t.bytes += batch[i].Len
 	}
 	c.begin(*taps, now)
+	c.writePauses(*taps)
 	t.end = c.endCall(t.start)
 	for i := range batch[:n] {
 		if !batch[i].Dropped {
@@ -205,13 +224,14 @@ func (c *CaptureLink) Receive(now int64, batch []RxFrame) (int, error) {
 	}
 	t := c.startCall(now)
 	n, err := c.inner.Receive(now, batch)
-	if n == 0 {
+	if n == 0 && (c.pauses == nil || !c.pauses.hasPauses()) {
 		return n, err
 	}
 	for i := range batch[:n] {
 		t.bytes += rxLen(&batch[i])
 	}
 	c.begin(*taps, now)
+	c.writePauses(*taps)
 	t.end = c.endCall(t.start)
 	for i := range batch[:n] {
 		if batch[i].Mark == 0 {
@@ -302,6 +322,18 @@ func (c *CaptureLink) write(taps []*Tap, now int64, mark uint64) {
 			continue
 		}
 		t.packets.Add(1)
+	}
+}
+
+// writePauses writes the pause frames since the last call. They precede the frames of the call of
+// the link in which they arrived.
+func (c *CaptureLink) writePauses(taps []*Tap) {
+	if c.pauses == nil || !c.pauses.hasPauses() {
+		return
+	}
+	for _, p := range c.pauses.takePauses() {
+		c.frame = p.frame.AppendFrame(c.frame[:0])
+		c.write(taps, p.at, 0)
 	}
 }
 

@@ -124,10 +124,11 @@ type FabricLink struct {
 	onReady     atomic.Pointer[func()]
 	closed      bool
 
-	// On a fabric with a network: the number of the NIC, -1 before Plug, and whether frames wait
-	// for Receive.
+	// On a fabric with a network: the number of the NIC, -1 before Plug, whether frames wait for
+	// Receive, and the pause frames for captures.
 	nic     int
 	arrived atomic.Bool
+	pauses  pauseLog
 }
 
 // A route caches the result of the last lookup.

@@ -86,6 +86,7 @@ func (p *FabricLink) Plug(name string) (rate int64, err error) {
 	for i := range n.links {
 		if n.net.NICName(i) == name && n.links[i] == nil {
 			n.links[i], p.nic = p, i
+			n.tap(p)
 			return n.net.NICPort(i).Rate, nil
 		}
 		if n.links[i] == nil && len(names) < 16 {
@@ -224,6 +225,7 @@ func (n *fabricNetwork) unplug(p *FabricLink) {
 	}
 	n.mu.Lock()
 	n.links[p.nic] = nil
+	n.net.NICPort(p.nic).Tap(nil)
 	n.net.Wake(p.nic) // what has arrived is released
 	n.unlock(nil)
 }

@@ -184,6 +184,76 @@ func TestSwitchDropsOrPauses(t *testing.T) {
 	}
 }
 
+// A capture has the pause frames that arrive at the NIC, at their times, also if the owner of
+// another link has carried them out. While nothing is captured, none are kept.
+func TestCaptureHasPauses(t *testing.T) {
+	pfc := &network.PFC{Priorities: [8]bool{3: true}, XOff: 8000, XOn: 4000, Headroom: 40000}
+	f, nics := switched(t, star(3, 1e9, network.SwitchConfig{Buffer: 1e6, Queue: 1e6, PFC: pfc}))
+	now, s := int64(1), &frameList{}
+	c := NewCaptureLink(nics[0].FabricLink, nil, CaptureOptions{Wall: func(now int64) int64 { return now }})
+	// congest lets two NICs send to the third, and returns the times of all events.
+	congest := func() map[int64]bool {
+		for _, l := range []Link{c, nics[1]} {
+			from := 0
+			if l == nics[1] {
+				from = 1
+			}
+			if n, err := l.Send(now, switchedFrames(from, 2, 8, 3<<5)); n != 8 || err != nil {
+				t.Fatalf("%d frames sent, %v", n, err)
+			}
+		}
+		times := map[int64]bool{}
+		for next := nics[2].NextDeadline(); next != 0; next = nics[2].NextDeadline() {
+			now = max(now, next)
+			times[now] = true
+			nics[2].Receive(now, make([]RxFrame, 8))
+		}
+		return times
+	}
+	counted := func() (xoffs int) {
+		for _, p := range f.SwitchPorts(now) {
+			if p.Name == "n0" {
+				xoffs = int(p.PausesReceived)
+			}
+		}
+		return xoffs
+	}
+
+	congest()
+	if before := counted(); before == 0 || nics[0].hasPauses() {
+		t.Fatalf("before the capture: %d pauses, kept: %v", before, nics[0].hasPauses())
+	}
+	tap := c.Attach(s, 5)
+	before, woken := counted(), nics[0].woken
+	times := congest()
+	s.frames, s.wall, s.iface = nil, nil, nil // what was sent
+	if n, err := c.Receive(now+1000, make([]RxFrame, 8)); n != 0 || err != nil {
+		t.Fatalf("%d frames received, %v", n, err)
+	}
+	var xoffs, xons int
+	for i, b := range s.frames {
+		p, ok := packet.ParsePause(b)
+		if !ok || p.Classes != 1<<3 || p.SrcMAC == nics[0].sourceMAC(switchedAddr(0)) || !times[s.wall[i]] || s.iface[i] != 5 {
+			t.Errorf("frame %d at %d: %x", i, s.wall[i], b)
+		}
+		if p.Quanta == [8]uint16{3: 0xffff} {
+			xoffs++
+		} else if p.Quanta == [8]uint16{} {
+			xons++
+		}
+	}
+	if xoffs == 0 || xoffs != counted()-before || xons != xoffs || nics[0].woken-woken < len(s.frames) {
+		t.Errorf("%d pauses began, %d ended, %d counted, the owner was woken %d times", xoffs, xons, counted()-before, nics[0].woken-woken)
+	}
+	if n, err := c.Receive(now+1000, make([]RxFrame, 8)); n != 0 || err != nil || len(s.frames) != xoffs+xons {
+		t.Errorf("again: %d frames of a capture of %d, %v", len(s.frames), xoffs+xons, err)
+	}
+	tap.Detach()
+	if congest(); nics[0].hasPauses() {
+		t.Error("pauses are kept after the capture")
+	}
+}
+
 func TestSwitchDeliversToGroupAndSelf(t *testing.T) {
 	_, nics := switched(t, star(3, 1e9, network.SwitchConfig{Buffer: 1e6, Queue: 1e6}))
 	group := netip.MustParseAddr("239.1.2.3")

@@ -54,11 +54,12 @@ func (c *tappedLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	return n, err
 }
 
-// recordedAtSender reports whether a received frame was already recorded when it was sent. single
-// means that only this link is recorded.
+// recordedAtSender reports whether a received frame was already recorded when it was sent. alone
+// means that only this link is recorded. Pause frames come from switches, which are not.
 func (c *tappedLink) recordedAtSender(frame []byte, alone bool) bool {
-	if c.fabric {
-		return !alone || c.local(source(frame))
+	if c.fabric && !alone {
+		_, pause := packet.ParsePause(frame)
+		return !pause
 	}
 	return c.local(source(frame))
 }

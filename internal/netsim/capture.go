@@ -1,8 +1,6 @@
 package netsim
 
 import (
-	"encoding/binary"
-
 	"softroce/capture"
 	"softroce/internal/network"
 	"softroce/packet"
@@ -23,7 +21,8 @@ func (r *recorder) record(now int64, _ bool, f *network.Frame) {
 		return
 	}
 	if f.Pause {
-		r.frame = appendPause(r.frame[:0], f)
+		pause := f.PauseFrame()
+		r.frame = pause.AppendFrame(r.frame[:0])
 	} else {
 		r.frame = appendFrame(r.frame[:0], f)
 	}
@@ -37,22 +36,4 @@ func appendFrame(b []byte, f *network.Frame) []byte {
 	t := packet.Tx{HeadLen: packet.BTHLen, Payload: [][]byte{f.Data[packet.BTHLen:], f.More[0]}, Len: len(f.Data) + len(f.More[0])}
 	copy(t.Head[:], f.Data[:packet.BTHLen])
 	return packet.AppendFrame(b, &a, &t)
-}
-
-// appendPause appends a pause frame (IEEE 802.1Qbb): opcode 0x0101, the priorities that it concerns
-// and the time of each in units of 512 bits.
-func appendPause(b []byte, f *network.Frame) []byte {
-	be := binary.BigEndian
-	b = append(b, 0x01, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 0)
-	b = be.AppendUint16(b, 0x8808)
-	b = be.AppendUint16(b, 0x0101)
-	b = be.AppendUint16(b, 1<<f.Priority)
-	for i := range uint8(network.Priorities) {
-		quanta := uint16(0)
-		if i == f.Priority && f.XOff {
-			quanta = 0xffff
-		}
-		b = be.AppendUint16(b, quanta)
-	}
-	return append(b, make([]byte, f.Size-fcsLen-len(b))...)
 }

@@ -1,5 +1,7 @@
 package network
 
+import "softroce/packet"
+
 // A Frame is a frame in the network. What the network uses of it fits in a cache line, and the
 // whole in two. The storage of Data is kept when the Frame is used again.
 type Frame struct {
@@ -29,6 +31,21 @@ const (
 	overhead  = 8 + 12 // preamble and gap
 	pauseSize = 64     // a pause frame
 )
+
+// pauseQuanta is the longest pause that a pause frame can request.
+const pauseQuanta = 0xffff
+
+// switchMAC is the MAC address of all switches. NICs send no pause frames.
+var switchMAC = [6]byte{2}
+
+// PauseFrame returns what a pause frame is on the wire.
+func (f *Frame) PauseFrame() packet.Pause {
+	p := packet.Pause{SrcMAC: switchMAC, Classes: 1 << f.Priority}
+	if f.XOff {
+		p.Quanta[f.Priority] = pauseQuanta
+	}
+	return p
+}
 
 // A frameQueue is a queue of frames.
 type frameQueue struct {

@@ -205,8 +205,8 @@ func (n *Network) ready(k *node) {
 	}
 }
 
-// Ready calls f for each NIC at which frames have arrived, or which can send again, since the last
-// call.
+// Ready calls f for each NIC at which frames have arrived, or a pause has begun or ended, or which
+// can send again, since the last call.
 func (n *Network) Ready(f func(nic int)) {
 	for _, i := range n.readies {
 		n.nics[i].isReady = false

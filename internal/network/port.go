@@ -221,6 +221,7 @@ func (n *Network) pause(p *Port, f *Frame) {
 	}
 	p.countPause(n.now)
 	p.paused ^= 1 << f.Priority
+	n.ready(p.node)
 	if f.XOff {
 		p.stats.PausesReceived++
 		return
