@@ -138,6 +138,10 @@ func (d *Device) sendCNPs() {
 		if q.path == nil || q.state < ib.QPSRTR || q.state == ib.QPSErr {
 			continue
 		}
+		if t.isClosed(q.cnpPath()) { // so are those of all others
+			s.due.pushFirst(&q.congestion.due)
+			return
+		}
 		f := t.frame(t.into, q.cnpPath(), false)
 		f.QPN = q.qpn
 		a := q.t.Query()

@@ -339,6 +339,9 @@ func (e *Engine) nextDeadline(busy bool) int64 {
 		next = t
 	}
 	for _, d := range e.devices {
+		if d.opened() {
+			return e.now
+		}
 		if t := d.link.NextDeadline(); t != 0 && (next == 0 || t < next) {
 			next = t
 		}

@@ -106,9 +106,12 @@ func (d *Device) fillMADs() {
 	if len(g.queue) == 0 {
 		return
 	}
-	n := 0
-	for ; n < len(g.queue) && t.free() > 0; n++ {
-		m := g.queue[n]
+	kept := g.queue[:0]
+	for _, m := range g.queue {
+		if t.free() == 0 || t.isClosed(&m.Path) {
+			kept = append(kept, m)
+			continue
+		}
 		f := t.frame(&t.data, &m.Path, false)
 		g.header.BTH = packet.BTH{Opcode: udSendOnly, MigReq: true, PKey: d.madPKey(m.PKey), DestQP: ib.GSIQPN, PSN: g.psn}
 		g.header.DETH = packet.DETH{QKey: ib.GSIQKey, SrcQP: ib.GSIQPN}
@@ -116,8 +119,8 @@ func (d *Device) fillMADs() {
 		f.Tx.Set(&g.header, m.Data[:])
 		d.counters.TxOpcode[udSendOnly]++
 	}
-	g.queue = append(g.queue[:0], g.queue[n:]...)
-	clear(g.queue[len(g.queue):cap(g.queue)])
+	clear(g.queue[len(kept):])
+	g.queue = kept
 }
 
 // QPOwner returns the user ID of a queue pair's client. Call it on the engine.

@@ -102,6 +102,7 @@ type QP struct {
 	// The engine's scheduling.
 	turn      place[QP] // in schedule.ready of its client
 	reply     place[QP] // in txState.due
+	aside     place[QP] // in pauseState.aside
 	waits     int64     // since when it waits for its turn
 	rest      int       // bytes left of a turn that the budget of the step has cut short, else 0
 	lastReply uint64    // frameBatch.last of the data when it last put replies there
@@ -119,7 +120,7 @@ func (c *Context) CreateQP(o QPInit) (*QP, error) {
 		return nil, err
 	}
 	q := &QP{ctx: c, device: d, init: o, pd: o.PD, sendCQ: o.SendCQ, recvCQ: o.RecvCQ, srq: o.SRQ, timer: -1}
-	q.turn.of, q.reply.of, q.congestion.due.of, q.congestion.sent.of = q, q, q, q
+	q.turn.of, q.reply.of, q.aside.of, q.congestion.due.of, q.congestion.sent.of = q, q, q, q, q
 	if err := q.makeRings(); err != nil {
 		return nil, err
 	}

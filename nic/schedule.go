@@ -78,6 +78,7 @@ func (t *txState) activate(q *QP) {
 func (t *txState) deactivate(q *QP) {
 	q.ctx.schedule.ready.remove(&q.turn)
 	t.due.remove(&q.reply)
+	t.aside.remove(&q.aside)
 	q.device.congestion.forget(q)
 }
 
@@ -93,6 +94,9 @@ func (t *txState) remove(c *Context) {
 func (e *Engine) transmit() {
 	for _, d := range e.devices {
 		d.tx.rewind()
+		if d.tx.pfc {
+			d.updatePauses()
+		}
 		d.fillMADs()
 		d.sendCNPs()
 		d.acknowledge()
@@ -190,6 +194,8 @@ func (d *Device) serve(budget int) (spent int) {
 					c.ready.remove(&q.turn)
 					c.ready.pushFirst(&q.turn)
 				}
+			case more && t.meetsPause(q) && !q.flushing():
+				t.setAside(q)
 			case more && !q.turn.queued: // else it has failed in its turn, and has another one
 				blocked.push(&q.turn)
 			}
@@ -228,6 +234,9 @@ func (d *Device) serveQP(q *QP, budget int) (cost int, more bool) {
 		t.left /= t.copyCost
 	}
 	t.left = q.limit(t.left)
+	if t.meetsPause(q) {
+		t.left = 0
+	}
 	fetched := q.sqFetched
 	posted := q.fetchSends()
 	cost, more = d.transmitTurn(q, posted)
@@ -315,8 +324,12 @@ func (d *Device) acknowledge() {
 	}
 	t.into = &t.data
 	reserved := len(t.data.frames) / 2 // for requests and READ responses
-	if t.congested {
+	if t.congested || t.backlogged != 0 {
 		t.into, reserved = &t.replies, 0
+	}
+	if t.closed != 0 {
+		t.openForReplies()
+		defer t.closeToData()
 	}
 	var rest fifo[QP] // queue pairs whose replies were not all emitted
 	for !t.due.empty() && t.free() > reserved {
@@ -324,7 +337,11 @@ func (d *Device) acknowledge() {
 		if q.held() {
 			continue // until release
 		}
-		if q.t.Reading() || t.into == &t.replies && q.lastReply > t.data.taken {
+		if t.meetsPause(q) {
+			t.setAside(q)
+			continue
+		}
+		if q.t.Reading() || t.into == &t.replies && (q.lastReply > t.data.taken || t.inBacklog(q)) {
 			t.activate(q)
 			continue
 		}

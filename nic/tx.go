@@ -2,6 +2,7 @@ package nic
 
 import (
 	"encoding/binary"
+	"math/bits"
 
 	"softroce/packet"
 	"softroce/wire"
@@ -34,10 +35,10 @@ type txState struct {
 	unread bool // the link does not read payload
 
 	data      frameBatch
-	replies   frameBatch      // replies that overtake what waits in data
-	copies    []copiedPayload // parallel to data.frames
-	overtaken uint64          // data.taken when replies was last empty
-	congested bool            // frames of earlier steps wait for the link
+	replies   frameBatch // replies that overtake what waits in data
+	overtaken uint64     // data.taken when replies was last empty
+	congested bool       // frames of earlier steps wait for the link
+	pauseState
 
 	into *frameBatch   // the batch being filled
 	open *wire.TxFrame // the frame being filled
@@ -53,15 +54,29 @@ type txState struct {
 // A frameBatch holds frames for the link.
 type frameBatch struct {
 	frames []wire.TxFrame
-	sent   int    // frames[:sent] were accepted by the link
-	filled int    // frames[sent:filled] wait for the link
-	taken  uint64 // frames that the link accepted, or did not for txStall
+	copies []copiedPayload // parallel to frames; nil: these have no payload of programs
+	sent   int             // frames[:sent] were accepted by the link
+	filled int             // frames[sent:filled] wait for the link
+	taken  uint64          // frames that the link accepted, or did not for txStall
 }
 
 func (b *frameBatch) empty() bool { return b.sent == b.filled }
 
+func (b *frameBatch) waiting() int { return b.filled - b.sent }
+
 // last returns what taken will be when all waiting frames are sent.
-func (b *frameBatch) last() uint64 { return b.taken + uint64(b.filled-b.sent) }
+func (b *frameBatch) last() uint64 { return b.taken + uint64(b.waiting()) }
+
+// swap exchanges two frames.
+func (b *frameBatch) swap(i, j int) {
+	if i == j {
+		return
+	}
+	b.frames[i], b.frames[j] = b.frames[j], b.frames[i]
+	if b.copies != nil {
+		b.copies[i], b.copies[j] = b.copies[j], b.copies[i]
+	}
+}
 
 // remove notes that the link has taken the first n waiting frames.
 func (b *frameBatch) remove(n int) {
@@ -78,9 +93,12 @@ func (t *txState) init(d *Device) {
 	if t.copyCost = 2; c.ICRC {
 		t.copyCost = 1
 	}
-	t.data.frames, t.copies = make([]wire.TxFrame, n), make([]copiedPayload, n)
+	t.data.frames, t.data.copies = make([]wire.TxFrame, n), make([]copiedPayload, n)
 	t.replies.frames = make([]wire.TxFrame, replyBatch)
 	t.turn = maxTurn
+	if t.pfc = c.PFC; t.pfc {
+		t.backlogs = make([]frameBatch, priorities)
+	}
 }
 
 // A copiedPayload is the payload of a frame that waits for the link beyond its step. The buffer may
@@ -95,8 +113,15 @@ func (t *txState) copyWaiting() {
 	if t.unread {
 		return
 	}
-	for i := t.data.sent; i < t.data.filled; i++ {
-		f, k := &t.data.frames[i], &t.copies[i]
+	t.data.copyWaiting()
+	for left := t.backlogged; left != 0; left &= left - 1 {
+		t.backlogs[bits.TrailingZeros8(left)].copyWaiting()
+	}
+}
+
+func (b *frameBatch) copyWaiting() {
+	for i := b.sent; i < b.filled; i++ {
+		f, k := &b.frames[i], &b.copies[i]
 		if k.is || len(f.Payload) == 0 {
 			continue
 		}
@@ -148,7 +173,7 @@ func (t *txState) rewind() {
 func (t *txState) frame(b *frameBatch, path *wire.Path, volatile bool) *wire.TxFrame {
 	f := &b.frames[b.filled]
 	if b == &t.data {
-		t.copies[b.filled].is = false
+		b.copies[b.filled].is = false
 	}
 	b.filled++
 	f.Path, f.Flip, f.Volatile, f.CE, f.More, f.Dropped = path, 0, volatile, false, false, false
@@ -163,7 +188,7 @@ func (t *txState) slot(q *QP) *packet.Tx {
 		return nil
 	}
 	path := q.route()
-	if path == nil {
+	if path == nil || t.isClosed(path) {
 		return nil
 	}
 	t.open = t.frame(t.into, path, !q.init.Type.Reliable())
@@ -206,7 +231,13 @@ func packetCost(mtu int) int { return max(mtu+packet.MaxHeaderLen, frameCost) }
 // discardResponses discards the waiting READ responses to a queue pair with n PSNs from psn on.
 // After a loss the requester ignores them.
 func (t *txState) discardResponses(path *wire.Path, destQPN, psn, n uint32) {
-	b := &t.data
+	t.data.discardResponses(path, destQPN, psn, n)
+	if t.backlogged != 0 {
+		t.backlogs[path.SwitchPriority()].discardResponses(path, destQPN, psn, n)
+	}
+}
+
+func (b *frameBatch) discardResponses(path *wire.Path, destQPN, psn, n uint32) {
 	kept := b.sent
 	for i := b.sent; i < b.filled; i++ {
 		f := &b.frames[i]
@@ -215,10 +246,7 @@ func (t *txState) discardResponses(path *wire.Path, destQPN, psn, n uint32) {
 			packet.Opcode(f.Head[0]).Info().Kind == packet.KindReadResponse {
 			continue
 		}
-		if i != kept {
-			b.frames[kept], b.frames[i] = b.frames[i], b.frames[kept]
-			t.copies[kept], t.copies[i] = t.copies[i], t.copies[kept]
-		}
+		b.swap(kept, i)
 		kept++
 	}
 	b.filled = kept // taken does not count these: other queue pairs may have frames before them
@@ -227,16 +255,20 @@ func (t *txState) discardResponses(path *wire.Path, destQPN, psn, n uint32) {
 // send passes the waiting frames to the link, and keeps those that it does not accept.
 func (d *Device) send() (busy bool) {
 	t := &d.tx
-	if t.empty() {
+	if t.empty() && t.backlogged == 0 {
 		return !t.clients.empty() || !t.due.empty()
 	}
 	n := d.sendBatch(&t.replies)
 	if t.replies.empty() {
+		n += d.sendBacklogs()
 		n += d.sendBatch(&t.data)
+	}
+	if t.pfc {
+		n += d.moveToBacklogs()
 	}
 	now := d.engine.timerNow()
 	switch {
-	case n > 0 || t.empty():
+	case n > 0 || t.empty(): // what is paused may wait
 		t.stalled = 0
 	case t.stalled == 0:
 		t.stalled = now
@@ -248,7 +280,7 @@ func (d *Device) send() (busy bool) {
 		t.stalled = 0
 	}
 	t.copyWaiting()
-	return true
+	return n > 0 || !t.empty() || !t.clients.empty() || !t.due.empty()
 }
 
 func (d *Device) sendBatch(b *frameBatch) int {

@@ -465,6 +465,9 @@ func (c *CaptureLink) NextDeadline() int64 { return c.inner.NextDeadline() }
 // HoldsReferences implements Referrer.
 func (c *CaptureLink) HoldsReferences() bool { return HoldsReferences(c.inner) }
 
+// Paused implements Pauser.
+func (c *CaptureLink) Paused() uint8 { return Paused(c.inner) }
+
 // Capabilities implements Link.
 func (c *CaptureLink) Capabilities() Capabilities { return c.inner.Capabilities() }
 

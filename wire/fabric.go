@@ -125,9 +125,10 @@ type FabricLink struct {
 	closed      bool
 
 	// On a fabric with a network: the number of the NIC, -1 before Plug, whether frames wait for
-	// Receive, and the pause frames for captures.
+	// Receive, the priorities for which Paused is asked, and the pause frames for captures.
 	nic     int
 	arrived atomic.Bool
+	blocked atomic.Uint32
 	pauses  pauseLog
 }
 
@@ -406,7 +407,8 @@ func (p *FabricLink) HoldsReferences() bool { return p.ring.pending() > 0 }
 
 // Capabilities implements Link.
 func (p *FabricLink) Capabilities() Capabilities {
-	return Capabilities{MTU: fabricMTU, MaxBatch: fabricBatch, RoCEv1: true}
+	n := p.fabric.network
+	return Capabilities{MTU: fabricMTU, MaxBatch: fabricBatch, RoCEv1: true, PFC: n != nil && n.net.PFC()}
 }
 
 // Counters implements Counted.

@@ -122,6 +122,9 @@ func (f *Fabric) SwitchPorts(now int64) (ports []SwitchPort) {
 
 // unlock wakes the owners, other than that of p, of links at which something happened.
 func (n *fabricNetwork) unlock(p *FabricLink) {
+	if p != nil {
+		n.setBlocked(p)
+	}
 	n.net.Ready(func(nic int) {
 		to := n.links[nic]
 		if to == nil { // it was closed
@@ -132,6 +135,7 @@ func (n *fabricNetwork) unlock(p *FabricLink) {
 			return
 		}
 		to.arrived.Store(n.net.Pending(nic))
+		n.setBlocked(to)
 		if p == nil || to.owner == nil || to.owner != p.owner {
 			n.woken = append(n.woken, to)
 		}
@@ -145,6 +149,15 @@ func (n *fabricNetwork) unlock(p *FabricLink) {
 	n.mu.Unlock()
 }
 
+func (n *fabricNetwork) setBlocked(p *FabricLink) {
+	if n.net.PFC() && p.nic >= 0 {
+		p.blocked.Store(uint32(n.net.Blocked(p.nic)))
+	}
+}
+
+// Paused implements Pauser.
+func (p *FabricLink) Paused() uint8 { return uint8(p.blocked.Load()) }
+
 // send sends frames to one link and returns how many there was room for.
 func (n *fabricNetwork) send(p, to *FabricLink, batch []TxFrame) int {
 	mac := p.sourceMAC(batch[0].Path.Src)
@@ -153,7 +166,7 @@ func (n *fabricNetwork) send(p, to *FabricLink, batch []TxFrame) int {
 	n.net.Advance(p.now)
 	for i := range batch {
 		t := &batch[i]
-		priority := t.Path.TClass >> 5
+		priority := t.Path.SwitchPriority()
 		if !n.net.Room(p.nic, priority) {
 			return i
 		}

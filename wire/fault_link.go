@@ -175,6 +175,18 @@ func (f *FaultLink) FD() int { return f.inner.FD() }
 // OnReady implements Link.
 func (f *FaultLink) OnReady(fn func()) { f.inner.OnReady(fn) }
 
+// Paused implements Pauser. Queued packets that wait for a pause keep all others waiting: the rules
+// have fixed their order.
+func (f *FaultLink) Paused() uint8 {
+	paused := Paused(f.inner)
+	if paused != 0 && len(f.tx.ready()) > 0 {
+		return allPriorities
+	}
+	return paused
+}
+
+const allPriorities = 0xff
+
 // Capabilities implements Link.
 func (f *FaultLink) Capabilities() Capabilities { return f.inner.Capabilities() }
 

@@ -68,6 +68,25 @@ type Capabilities struct {
 
 	// RoCEv1 reports whether the link carries packets of RoCE v1.
 	RoCEv1 bool
+
+	// PFC reports whether the link may be paused for some priorities: see Pauser.
+	PFC bool
+}
+
+// A Pauser is a link with priority flow control (PFC), or middleware that may wrap one.
+type Pauser interface {
+	// Paused returns the priorities, a bit for each, of which Send takes no frame before a pause
+	// ends. Then the function given to OnReady is called. The priority of a frame is
+	// Path.SwitchPriority.
+	Paused() uint8
+}
+
+// Paused returns the priorities for which l is paused, as Pauser.Paused does.
+func Paused(l Link) uint8 {
+	if p, ok := l.(Pauser); ok {
+		return p.Paused()
+	}
+	return 0
 }
 
 // A Referrer is a link that may pass payload by reference.
@@ -100,6 +119,10 @@ type Path struct {
 	Priority  uint8  // 0 to 7, in the tag
 	Rate      int64  // b/s that packets may take; 0: the port's. The NIC keeps it, not the link
 }
+
+// SwitchPriority returns the priority that switches give the packets of the path: they trust the
+// DSCP, and divide it by 8.
+func (p *Path) SwitchPriority() uint8 { return p.TClass >> 5 }
 
 // A TxFrame is a packet to send and its path.
 type TxFrame struct {

@@ -313,6 +313,16 @@ func (s *ShapedLink) FD() int { return s.inner.FD() }
 // OnReady implements Link.
 func (s *ShapedLink) OnReady(f func()) { s.inner.OnReady(f) }
 
+// Paused implements Pauser. On a cable with a delay, packets that wait for a pause keep all others
+// waiting.
+func (s *ShapedLink) Paused() uint8 {
+	paused := Paused(s.inner)
+	if paused != 0 && s.retry != 0 {
+		return allPriorities
+	}
+	return paused
+}
+
 // Capabilities implements Link.
 func (s *ShapedLink) Capabilities() Capabilities { return s.inner.Capabilities() }
 

@@ -29,9 +29,6 @@ func frameSize(n int) int {
 	return packet.EthernetLen + packet.IPv4Len + packet.UDPLen + n + packet.ICRCLen + fcsLen
 }
 
-// priority returns the priority of a packet: switches trust the DSCP and divide it by 8.
-func priority(tclass uint8) uint8 { return tclass >> 5 }
-
 // Send implements wire.Link.
 func (l *link) Send(_ int64, batch []wire.TxFrame) (int, error) {
 	if l.closed {
@@ -45,7 +42,7 @@ func (l *link) Send(_ int64, batch []wire.TxFrame) (int, error) {
 			t.Dropped = true
 			continue
 		}
-		prio := priority(t.Path.TClass)
+		prio := t.Path.SwitchPriority()
 		if !l.network.Room(l.nic, prio) {
 			l.blocked = true
 			return i, nil
@@ -129,8 +126,11 @@ func (l *link) OnReady(func()) {}
 
 // Capabilities implements wire.Link.
 func (l *link) Capabilities() wire.Capabilities {
-	return wire.Capabilities{MTU: linkMTU, MaxBatch: 64, PayloadUnread: true}
+	return wire.Capabilities{MTU: linkMTU, MaxBatch: 64, PayloadUnread: true, PFC: l.network.PFC()}
 }
+
+// Paused implements wire.Pauser.
+func (l *link) Paused() uint8 { return l.network.Blocked(l.nic) }
 
 // Close implements wire.Link.
 func (l *link) Close() error {

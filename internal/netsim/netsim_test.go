@@ -359,6 +359,19 @@ func TestCaptureOfPort(t *testing.T) {
 	}
 }
 
+// While the packets of one priority are paused, a NIC sends those of another.
+func TestPauseOfOnePriorityLeavesOthers(t *testing.T) {
+	r, err := simulate(t, "switch: {pfc: {priorities: [3], xoff: 40kB, xon: 20kB, headroom: 60kB}}\nnic: {congestion: none}\nstar: {nics: 5}",
+		"time: 20ms\nwarmup: 5ms\ntraffic: [{pattern: incast, to: n4, nics: [n0, n1, n2], priority: 3}, {pattern: flow, from: n0, to: n3}]", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := r.Ports[slices.IndexFunc(r.Ports, func(p PortResult) bool { return p.Port == "n0" })]
+	if p.Utilization < 0.99 || p.Paused < 4e6 || p.Dropped > 0 {
+		t.Errorf("the port of a NIC with a second priority is used to %.1f %%, paused for %d ns", 100*p.Utilization, p.Paused)
+	}
+}
+
 func simulateError(t testing.TB, topology, workload string, o Options) (*Result, error) {
 	dir := t.TempDir()
 	top, err := LoadTopology(write(t, dir, "t.yaml", topology))

@@ -239,6 +239,7 @@ func (sim *simulation) run(ctx context.Context) error {
 		if at == 0 {
 			return sim.stuck(errors.New("nothing happens any more, and flows have not ended"))
 		}
+		at = min(at, nextCheck) // in a deadlock, nothing may happen until a timer expires
 		if !warm && at >= sim.measured {
 			sim.sampler.until(sim.measured)
 			sim.network.Advance(sim.measured)

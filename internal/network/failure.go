@@ -126,6 +126,7 @@ func (n *Network) cut(p *Port, f *failure) {
 	}
 	p.countPause(n.now)
 	p.paused = 0
+	n.ready(p.node)
 	for i := range p.ingress {
 		p.ingress[i].xoff = false
 	}

@@ -2,6 +2,7 @@ package network
 
 import (
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 
 	"softroce/internal/eventqueue"
@@ -173,10 +174,29 @@ const (
 // NIC will be among Ready when it may have.
 func (n *Network) Room(nic int, priority uint8) bool {
 	p := n.nics[nic].ports[0]
-	room := p.queues[priority].bytes < max(sendQueue, int(n.topology.NICQueue*(p.Rate/8e6)/1000))
+	room := n.hasRoom(p, int(priority))
 	p.refused = p.refused || !room
 	return room
 }
+
+func (n *Network) hasRoom(p *Port, priority int) bool {
+	return p.queues[priority].bytes < max(sendQueue, int(n.topology.NICQueue*(p.Rate/8e6)/1000))
+}
+
+// Blocked returns the priorities, a bit for each, that are paused at the port of a NIC and have no
+// room. The NIC will be among Ready when the pause of one ends.
+func (n *Network) Blocked(nic int) (blocked uint8) {
+	p := n.nics[nic].ports[0]
+	for left := p.paused; left != 0; left &= left - 1 {
+		if i := bits.TrailingZeros8(left); !n.hasRoom(p, i) {
+			blocked |= 1 << i
+		}
+	}
+	return blocked
+}
+
+// PFC reports whether switches pause some priorities.
+func (n *Network) PFC() bool { return n.topology.Switch.PFC != nil }
 
 // Send takes a frame, for which there is Room, to the port of its source, at the time of the last
 // Advance.

@@ -228,6 +228,8 @@ func (l *hashingLink) Send(now int64, batch []wire.TxFrame) (int, error) {
 	return n, err
 }
 
+func (l *hashingLink) Paused() uint8 { return wire.Paused(l.Link) }
+
 func (l *hashingLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	n, err := l.Link.Receive(now, batch)
 	for i := range batch[:n] {
