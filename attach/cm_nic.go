@@ -49,7 +49,11 @@ func (n *cmNIC) refresh() {
 		if !ok {
 			v1 = -1
 		}
-		n.addrs = append(n.addrs, cm.Address{Prefix: netip.PrefixFrom(a, b), VLAN: vlan, Netdev: g.Netdev, GIDIndex: g.Index, RoCEv1Index: v1, Egress: egress[vlan]})
+		network := packet.RoCEv2
+		if ok {
+			network = n.DefaultRoCEMode()
+		}
+		n.addrs = append(n.addrs, cm.Address{Network: network, Prefix: netip.PrefixFrom(a, b), VLAN: vlan, Netdev: g.Netdev, GIDIndex: g.Index, RoCEv1Index: v1, Egress: egress[vlan]})
 	}
 }
 

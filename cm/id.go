@@ -365,7 +365,7 @@ func (id *ID) resolveAny(candidates []candidate, timeout time.Duration, failed e
 		return
 	}
 	c := candidates[0]
-	r := Route{Src: c.src.Addr(), Dst: id.dst.Addr().WithZone(""), VLAN: c.src.VLAN, HopLimit: 64, TClass: id.tos, PKey: c.nic.PKey()}
+	r := Route{Network: c.src.Network, Src: c.src.Addr(), Dst: id.dst.Addr().WithZone(""), VLAN: c.src.VLAN, HopLimit: 64, TClass: id.tos, PKey: c.nic.PKey()}
 	c.nic.Resolve(r, timeout, func(r Route, err error) {
 		switch {
 		case s.closed || s.ids[id.handle] != id:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"softroce/packet"
 	"syscall"
 	"time"
 )
@@ -41,6 +42,10 @@ type Address struct {
 	Netdev       string // network interface, "" for none
 	GIDIndex     int    // of RoCE v2
 	RoCEv1Index  int    // of RoCE v1, -1 if there is none
+
+	// Network is that of the connections which programs request: RoCEv2, or RoCEv1 if there is a
+	// GID of it.
+	Network packet.Network
 
 	// Egress has the service level of each Linux priority up to 7: in a VLAN, the priority in the
 	// tag.

@@ -62,7 +62,7 @@ func TestProgramsOverRoCEv1(t *testing.T) {
 	judged := harness.Judged(t, len(roceV1Runs), 20*len(roceV1Runs))
 	endpoints := [2]harness.Endpoint{}
 	for i, ns := range namespaces {
-		socket := harness.DaemonIn(t, ns, append([]string{"--nic", "rdma0=packet:rdma0"}, judged...)...)
+		socket := harness.DaemonIn(t, ns, append([]string{"--nic", "rdma0=packet:rdma0,default_roce_mode=v1"}, judged...)...)
 		judged = nil
 		v4, v6 := fmt.Sprintf("10.78.9.%d", i+1), fmt.Sprintf("fd00:78:9::%d", i+1)
 		endpoints[i] = inRoCEv1(harness.OnDaemon(ns, socket, harness.Endpoint{
@@ -76,6 +76,11 @@ func TestProgramsOverRoCEv1(t *testing.T) {
 		for _, v := range harness.IPVersions {
 			t.Run(r.name()+"/"+v.Name, func(t *testing.T) { r.run(t, endpoints[0], endpoints[1], v.IPv6) })
 		}
+	}
+	// The client asks for a connection in the default mode, and the server replies in that.
+	rping := cmExchange{name: "rping", server: "rping -s -a SELF -C 100 -S 5000 -V", client: "rping -c -a PEER -C 100 -S 5000 -V"}
+	for _, v := range harness.IPVersions {
+		t.Run("rping/"+v.Name, func(t *testing.T) { rping.run(t, endpoints[0], endpoints[1], v.IPv6) })
 	}
 	stop()
 	checkRoCEv1(t, file)

@@ -11,6 +11,7 @@ import (
 	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/mrtable"
+	"softroce/packet"
 	"softroce/transport"
 	"softroce/transport/congestion"
 	"softroce/wire"
@@ -30,6 +31,10 @@ type DeviceConfig struct {
 
 	Congestion *congestion.Params // nil: the defaults
 	Rate       int64              // of the port in b/s, from which congestion control starts; 0: that of Identity
+
+	// DefaultRoCEMode is what connections use that programs request with rdma_cm: RoCEv2, or
+	// RoCEv1, of which the GID table must have GIDs.
+	DefaultRoCEMode packet.Network
 
 	LinkName func() string // the link's name in Snapshot; may be nil
 
@@ -60,6 +65,7 @@ type Device struct {
 	limits   Limits // of what clients ask for
 	granted  Limits // of what they are granted
 	identity Identity
+	roceMode packet.Network
 	guid     uint64
 	table    *mrtable.Table
 	gids     gidTable
@@ -134,6 +140,10 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	if d.gids.roceV1 == RoCEv1GIDsBehind && !d.link.Capabilities().RoCEv1 {
 		d.gids.roceV1 = NoRoCEv1GIDs
 	}
+	if c.DefaultRoCEMode == packet.RoCEv1 && (d.gids.roceV1 == NoRoCEv1GIDs || !d.link.Capabilities().RoCEv1) {
+		return nil, errorf(syscall.EINVAL, "default_roce_mode v1: the link or the persona has no GIDs of RoCE v1; want v2")
+	}
+	d.roceMode = c.DefaultRoCEMode
 	d.gids.update(c.Iface)
 	d.up = c.Iface.Up()
 	d.transportEnv = transport.Env{Mem: e.io, Table: d.table, Sink: d}
@@ -160,6 +170,9 @@ func (d *Device) Link() wire.Link { return d.link }
 
 // Interface returns the interface whose addresses the device has.
 func (d *Device) Interface() wire.Interface { return d.iface }
+
+// DefaultRoCEMode returns that of DeviceConfig.
+func (d *Device) DefaultRoCEMode() packet.Network { return d.roceMode }
 
 // GIDs returns the GID table.
 func (d *Device) GIDs() []GIDEntry { return d.gids.list() }

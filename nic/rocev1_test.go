@@ -3,6 +3,7 @@ package nic_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"syscall"
@@ -281,4 +282,18 @@ func (l ipLink) Capabilities() wire.Capabilities {
 	c := l.Link.Capabilities()
 	c.RoCEv1 = false
 	return c
+}
+
+// A NIC without GIDs of RoCE v1 cannot have it as the default mode.
+func TestDefaultRoCEModeNeedsGIDs(t *testing.T) {
+	w := newTestFabric(t)
+	if d := w.nicOf(1, nic.DeviceConfig{DefaultRoCEMode: packet.RoCEv1}); d.DefaultRoCEMode() != packet.RoCEv1 {
+		t.Errorf("default mode %v", d.DefaultRoCEMode())
+	}
+	iface := wire.StaticInterface("fab0", [6]byte{2, 0, 0, 0, 0, 2}, 9000)
+	c := nic.DeviceConfig{Name: "nic2", Link: w.fabric.NewLink(w.engine), Iface: iface, DefaultRoCEMode: packet.RoCEv1}
+	c.Identity.RoCEv1GIDs = nic.NoRoCEv1GIDs
+	if _, err := w.engine.AddDevice(c); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("%v, want EINVAL", err)
+	}
 }

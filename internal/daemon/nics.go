@@ -9,6 +9,7 @@ import (
 
 	"softroce/internal/nicspec"
 	"softroce/nic"
+	"softroce/packet"
 	"softroce/wire"
 	"softroce/wire/fault"
 )
@@ -46,7 +47,7 @@ func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
 		link = wire.NewShapedLink(link, n.Shape)
 	}
 	d, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: limits, Identity: identity, PKeys: n.PKeys, GUID: n.GUID, LinkName: name, Log: b.log,
-		Congestion: n.Congestion, Rate: rate})
+		Congestion: n.Congestion, Rate: rate, DefaultRoCEMode: n.DefaultRoCEMode})
 	if err != nil {
 		link.Close()
 		return fmt.Errorf("NIC %s: %w", n.Name, err)
@@ -101,7 +102,7 @@ func macOf(n nicspec.NIC) (mac [6]byte) {
 		return n.MAC
 	}
 	// A change of these must not change the MAC.
-	n.PKeys, n.GUID, n.Persona, n.NUMANode, n.Shape, n.Congestion = nil, 0, "", nil, wire.Shape{}, nil
+	n.PKeys, n.GUID, n.Persona, n.NUMANode, n.Shape, n.Congestion, n.DefaultRoCEMode = nil, 0, "", nil, wire.Shape{}, nil, packet.RoCEv2
 	h := fnv.New64a()
 	fmt.Fprint(h, n.String())
 	copy(mac[:], h.Sum(nil))

@@ -13,6 +13,7 @@ import (
 
 	"softroce/internal/persona"
 	"softroce/nic"
+	"softroce/packet"
 	"softroce/transport/congestion"
 	"softroce/wire"
 )
@@ -41,8 +42,8 @@ const (
 //	dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS[@VLAN][,ADDR/BITS[@VLAN]…]
 //
 // Links of kind fabric and dgram also take mtu=BYTES and mac=XX:XX:XX:XX:XX:XX. All links take
-// pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE, delay=TIME
-// and cc=ALGORITHM[+PARAMETER=VALUE…].
+// pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE, delay=TIME,
+// default_roce_mode=v1|v2 and cc=ALGORITHM[+PARAMETER=VALUE…].
 // The name of a persona is that of a preset or of a file, without a comma and brackets.
 type NIC struct {
 	Name       string
@@ -60,6 +61,9 @@ type NIC struct {
 	Shape      wire.Shape         // rate and delay of the port
 	Congestion *congestion.Params // nil means the defaults
 	NUMANode   *int               // that of the persona's PCI device; nil means the persona's
+
+	// DefaultRoCEMode is what connections use that programs request with rdma_cm.
+	DefaultRoCEMode packet.Network
 }
 
 // FabricMTU is the default IP MTU of fabric NICs: the jumbo size, which carries a path MTU of 4096.
@@ -68,7 +72,7 @@ const FabricMTU = 9000
 const linkForms = "fabric[:ADDR,…], packet:IFACE, udp:IFACE, xdp:IFACE, auto:IFACE or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS"
 
 // options are those of every link.
-const options = "pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE, delay=TIME or cc=ALGORITHM[+PARAMETER=VALUE…]"
+const options = "pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE, delay=TIME, default_roce_mode=v1|v2 or cc=ALGORITHM[+PARAMETER=VALUE…]"
 
 // Defaults returns the NICs of a daemon that is given none.
 func Defaults() []NIC {
@@ -166,6 +170,8 @@ func (n *NIC) parseItems(s string) error {
 			n.Shape.Rate, err = ParseRate(value)
 		case key == "delay" && option:
 			n.Shape.Delay, err = parseDelay(value)
+		case key == "default_roce_mode" && option:
+			n.DefaultRoCEMode, err = parseRoCEMode(value)
 		case key == "cc" && option:
 			n.Congestion, err = parseCongestion(value)
 		case n.Interface != "":
@@ -273,6 +279,16 @@ func parsePersona(s string) (string, error) {
 		return "", errors.New("persona \"\": want the name of a preset or of a file")
 	}
 	return s, nil
+}
+
+func parseRoCEMode(s string) (packet.Network, error) {
+	switch s {
+	case "v1":
+		return packet.RoCEv1, nil
+	case "v2":
+		return packet.RoCEv2, nil
+	}
+	return 0, fmt.Errorf("default_roce_mode %q: want v1 or v2", s)
 }
 
 func parseNUMANode(s string) (*int, error) {
@@ -431,6 +447,9 @@ func (n NIC) String() string {
 	}
 	if n.Shape.Delay != 0 {
 		item(fmt.Sprintf("delay=%v", n.Shape.Delay))
+	}
+	if n.DefaultRoCEMode == packet.RoCEv1 {
+		item("default_roce_mode=v1")
 	}
 	if p := n.Congestion; p != nil {
 		item("cc=" + p.Algorithm.String())
