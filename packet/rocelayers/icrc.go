@@ -12,13 +12,17 @@ import (
 	"softroce/packet"
 )
 
-// ErrNoAddressing reports that an ICRC was requested without the IP and UDP layers that it covers;
-// match with errors.Is.
-var ErrNoAddressing = errors.New("RoCEv2: ICRC needs an IPv4 or IPv6 layer and a UDP layer")
+// ErrNoAddressing reports that an ICRC was requested without the layers that it covers; match with
+// errors.Is.
+var ErrNoAddressing = errors.New("RoCE: ICRC needs an IPv4 or IPv6 layer and a UDP layer, or a GRH")
 
 // SetLayersForICRC sets the enclosing layers that the ICRC covers, as SetNetworkLayerForChecksum
-// does for UDP. ip is a *layers.IPv4 or *layers.IPv6.
+// does for UDP. ip is a *layers.IPv4 or *layers.IPv6. In RoCE v1 it is a *GRH, and udp nil.
 func (r *RoCEv2) SetLayersForICRC(ip gopacket.NetworkLayer, udp *layers.UDP) error {
+	if g, ok := ip.(*GRH); ok && g.Src.IsValid() && g.Dst.IsValid() {
+		r.outer = &packet.Addressing{Network: packet.RoCEv1, Src: g.Src, Dst: g.Dst}
+		return nil
+	}
 	if udp == nil {
 		return ErrNoAddressing
 	}
@@ -45,7 +49,7 @@ func address(ip []byte) netip.Addr {
 }
 
 // ICRCOK reports whether the ICRC of the decoded layer is correct. It returns ErrNoAddressing if p
-// has no IP and UDP layers.
+// has neither IP and UDP layers nor a GRH.
 func (r *RoCEv2) ICRCOK(p gopacket.Packet) (bool, error) {
 	udp, _ := p.Layer(layers.LayerTypeUDP).(*layers.UDP)
 	if err := r.SetLayersForICRC(p.NetworkLayer(), udp); err != nil {

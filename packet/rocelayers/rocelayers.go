@@ -1,5 +1,6 @@
-// Package rocelayers adds RoCEv2 to gopacket. Importing the package registers the layer type and
-// its UDP port, 4791, as gopacket's own layers do, so that a gopacket program dissects RoCEv2.
+// Package rocelayers adds RoCE to gopacket. Importing the package registers the layer types, UDP
+// port 4791 of RoCEv2 and Ethertype 0x8915 of RoCE v1, as gopacket's own layers do, so that a
+// gopacket program dissects RoCE. The transport part, from BTH to ICRC, is the same layer in both:
 //
 //	for p := range gopacket.NewPacketSource(handle, handle.LinkType()).Packets() {
 //		if r, ok := p.Layer(rocelayers.LayerTypeRoCEv2).(*rocelayers.RoCEv2); ok {
@@ -32,7 +33,7 @@ func register() gopacket.LayerType {
 	return t
 }
 
-// RoCEv2 is the transport part of a RoCEv2 packet. LayerContents are BTH and extended headers,
+// RoCEv2 is the transport part of a RoCE packet. LayerContents are BTH and extended headers,
 // LayerPayload the payload without pad.
 type RoCEv2 struct {
 	layers.BaseLayer

@@ -107,6 +107,66 @@ func TestGopacketReserializesFixturePackets(t *testing.T) {
 	}
 }
 
+// inRoCEv1 returns the frames with a GRH in place of the IP and UDP headers.
+func inRoCEv1(t *testing.T, frames [][]byte) (v1 [][]byte) {
+	t.Helper()
+	for _, b := range frames {
+		var f packet.Frame
+		if err := packet.ParseFrame(b, &f); err != nil {
+			t.Fatal(err)
+		}
+		a := f.Addressing
+		a.Network = packet.RoCEv1
+		covered := f.Transport[:len(f.Transport)-packet.ICRCLen]
+		tx := packet.Tx{HeadLen: packet.BTHLen, Payload: [][]byte{covered[packet.BTHLen:]}, Len: len(covered)}
+		copy(tx.Head[:], covered[:packet.BTHLen])
+		v1 = append(v1, append(packet.AppendFrame(nil, &a, &tx), 0, 0)) // with Ethernet padding
+	}
+	return v1
+}
+
+func TestGopacketDissectsRoCEv1(t *testing.T) {
+	for i, b := range inRoCEv1(t, fixtures(t)) {
+		p, r := dissect(b)
+		g, _ := p.Layer(LayerTypeGRH).(*GRH)
+		if g == nil || r == nil || p.ErrorLayer() != nil || p.NetworkLayer() != gopacket.NetworkLayer(g) {
+			t.Fatalf("frame %d: %v", i, p)
+		}
+		var f packet.Frame
+		if err := packet.ParseFrame(b, &f); err != nil || g.Src != f.Src || g.Dst != f.Dst || g.TClass != f.TClass || g.HopLimit != f.HopLimit {
+			t.Errorf("frame %d: %v, GRH %+v", i, err, g.Addressing)
+		}
+		if ok, err := r.ICRCOK(p); !ok || err != nil {
+			t.Errorf("frame %d: ICRC %v, %v", i, ok, err)
+		}
+		if len(r.Payload) > 0 {
+			r.Payload[0] ^= 1
+			if ok, err := r.ICRCOK(p); ok || err != nil {
+				t.Errorf("frame %d, damaged: ICRC %v, %v", i, ok, err)
+			}
+			r.Payload[0] ^= 1
+		}
+		r.ICRC, r.Pad, r.Padding = 0, 3, nil
+		out := gopacket.NewSerializeBuffer()
+		eth := p.Layer(layers.LayerTypeEthernet).(*layers.Ethernet)
+		if err := gopacket.SerializeLayers(out, gopacket.SerializeOptions{ComputeChecksums: true, FixLengths: true}, eth, g, r, gopacket.Payload(r.Payload)); err != nil {
+			t.Fatal(err)
+		}
+		if want := b[:len(b)-2]; len(out.Bytes()) < len(want) || !bytes.Equal(out.Bytes()[:len(want)], want) {
+			t.Errorf("frame %d:\n%x, want\n%x", i, out.Bytes(), want)
+		}
+	}
+	if _, err := (&RoCEv2{}).ICRCOK(gopacket.NewPacket(make([]byte, 60), layers.LayerTypeEthernet, gopacket.Default)); !errors.Is(err, ErrNoAddressing) {
+		t.Errorf("without a GRH: %v", err)
+	}
+	for n := range packet.GRHLen + packet.BTHLen {
+		var g GRH
+		if err := g.DecodeFromBytes(make([]byte, n), gopacket.NilDecodeFeedback); err == nil {
+			t.Fatalf("%d bytes are a GRH with a packet", n)
+		}
+	}
+}
+
 func TestDecodingLayerParserDoesNotAllocate(t *testing.T) {
 	b := fixtures(t)[0]
 	var eth layers.Ethernet
