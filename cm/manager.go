@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"softroce/packet"
 	"syscall"
 	"time"
+
+	"softroce/packet"
 )
 
 // A NIC is a device that identifiers are bound to.
