@@ -42,7 +42,7 @@ func TestParseErrorsSuggestCorrections(t *testing.T) {
 		{"stall nic softroce0", `line 1: at the end: stall needs the time when it ends, such as time 5s..7s or time ..2s`},
 		{"stall time 2s..", `line 1: at the end: stall needs the time when it ends, such as time 5s..7s or time ..2s`},
 		{"drop client app client 7", `line 1: "client": is given twice; separate several values with commas`},
-		{"drop cm rqe", `line 1: "rqe": is not a message of the connection manager; did you mean "rej"?`},
+		{"drop cm rqe", `line 1: "rqe": is not a message of the connection manager; did you mean "req"?`},
 		{"drop time 2s", `line 1: "2s": must be a range of times since the start, such as 1s..2s, ..500ms or 3s..`},
 		{"drop time 2s..1s", `line 1: "2s..1s": must be a range of times since the start, such as 1s..2s, ..500ms or 3s..`},
 		{"fail create_pq ENOMEM", `line 1: "create_pq": is not a verb; did you mean "create_cq"?`},
