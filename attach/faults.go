@@ -128,10 +128,8 @@ func (c *conn) addFaults(v *abi.AddFaultsRequest, text []byte) (reply, error) {
 	if err != nil {
 		return reply{}, errorf(syscall.EINVAL, "%v", err)
 	}
-	for _, name := range p.NICs() {
-		if _, known := c.server.findDevice(name); !known {
-			return reply{}, c.server.noDevice(name)
-		}
+	if err := p.CheckNICs(c.server.deviceNames()); err != nil {
+		return reply{}, errorf(syscall.ENODEV, "%v", err)
 	}
 	first, last := c.server.config.Faults.Number(p)
 	c.server.config.Faults.Add(p)

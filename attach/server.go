@@ -195,11 +195,15 @@ func (s *Server) findDevice(name string) (device, bool) {
 
 // noDevice is the error of a request that names a device which does not exist.
 func (s *Server) noDevice(name string) error {
-	have := make([]string, len(s.devices))
+	return errorf(syscall.ENODEV, "no NIC %q (have: %s)", name, strings.Join(s.deviceNames(), ", "))
+}
+
+func (s *Server) deviceNames() []string {
+	names := make([]string, len(s.devices))
 	for i, d := range s.devices {
-		have[i] = d.Name()
+		names[i] = d.Name()
 	}
-	return errorf(syscall.ENODEV, "no NIC %q (have: %s)", name, strings.Join(have, ", "))
+	return names
 }
 
 // ServeConn serves a connected seqpacket socket and returns at once. It owns the socket, even if it

@@ -102,7 +102,7 @@ func (f *FaultLink) queueRx(now int64, rx *RxFrame) {
 		if v.FlipBit != 0 {
 			c.flip(int(v.FlipBit - 1))
 		}
-		if v.Mark && c.Network == packet.RoCEv2 {
+		if v.Mark {
 			c.TClass |= 3
 		}
 		v.SetFields(c.Head)

@@ -44,6 +44,9 @@ func (f *faultCmd) add(e *env) error {
 	}
 	defer c.Close()
 	first, last, err := c.AddFaults(e, rule)
+	if err == nil && last < first {
+		return fmt.Errorf("fault add: no rule in %q", rule)
+	}
 	for id := first; id <= last && err == nil; id++ {
 		_, err = fmt.Fprintln(e.out, id)
 	}

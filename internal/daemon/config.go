@@ -181,10 +181,12 @@ func (c *Config) checkFaults(p *fault.Program) error {
 	if p == nil {
 		return nil
 	}
-	for _, name := range p.NICs() {
-		if err := c.checkNIC(name); err != nil {
-			return fmt.Errorf("%s: rule for NIC %s: %w", c.Fault, name, err)
-		}
+	var names []string
+	for _, n := range c.NICs {
+		names = append(names, n.Name)
+	}
+	if err := p.CheckNICs(names); err != nil {
+		return fmt.Errorf("%s: %w", c.Fault, err)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -149,11 +150,14 @@ func readFaults(path string) (*fault.Program, error) {
 	}
 	defer f.Close()
 	p, err := fault.Parse(f)
-	var at *fault.Error
-	if errors.As(err, &at) {
+	var read *fs.PathError // which has the name
+	switch {
+	case errors.As(err, &read):
+		return nil, fmt.Errorf("fault program: %w", err)
+	case err != nil:
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return p, err
+	return p, nil
 }
 
 // openInput opens a file, or standard input for "-", and returns its name for messages.

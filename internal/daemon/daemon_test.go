@@ -479,7 +479,7 @@ func TestFaultProgramForUnknownNICFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Start(withSocket(t, Config{Fault: file}), "test", slog.New(slog.DiscardHandler))
-	if want := "lossy.fault: rule for NIC rdma7: no such NIC (have: softroce0, softroce1)"; err == nil || !strings.HasSuffix(err.Error(), want) {
+	if want := "lossy.fault: line 2: \"rdma7\": no such NIC (have: softroce0, softroce1)"; err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v, want …%s", err, want)
 	}
 }

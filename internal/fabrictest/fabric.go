@@ -119,9 +119,9 @@ func (f *Fabric) start(c Config) error {
 }
 
 func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
-	program, err := fault.Parse(strings.NewReader(c.Faults[i]))
+	program, err := parseFaults(i, c.NICs, c.Faults[i])
 	if err != nil {
-		return fmt.Errorf("faults of nic%d: %w", i, err)
+		return err
 	}
 	e := f.Engines[i%len(f.Engines)]
 	mac := [6]byte{0x02, 0, 0, 0, byte((i + 1) >> 8), byte(i + 1)}
@@ -150,7 +150,7 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 	}
 	faults := wire.NewFaultLink(link, program)
 	d, err := e.AddDevice(nic.DeviceConfig{
-		Name: fmt.Sprintf("nic%d", i), Link: faults, Iface: iface, Limits: c.DeviceLimits, PKeys: c.PKeys[i], Identity: c.Identity,
+		Name: nameOf(i), Link: faults, Iface: iface, Limits: c.DeviceLimits, PKeys: c.PKeys[i], Identity: c.Identity,
 	})
 	if err != nil {
 		return err
@@ -170,7 +170,7 @@ type noteSink struct{ *capture.Recorder }
 // WriteNote implements wire.NoteSink.
 func (s noteSink) WriteNote(wallNs int64, iface int, mark uint64, n *fault.Note) error {
 	own := *n
-	own.NIC = fmt.Sprintf("nic%d", iface)
+	own.NIC = nameOf(iface)
 	s.AddNote(mark, own.Comment(), capture.Note{
 		Time: time.Unix(0, wallNs).UTC(), Text: own.String(), NIC: own.NIC, Rule: own.Rule, PID: own.PID, Program: own.Comm, QP: own.QPN,
 	})
@@ -180,7 +180,7 @@ func (s noteSink) WriteNote(wallNs int64, iface int, mark uint64, n *fault.Note)
 // Open opens a NIC, counted from 0. The context is closed with the test, if it is not before.
 func (f *Fabric) Open(i int) *verbs.Context {
 	f.t.Helper()
-	c, err := verbs.Open(context.Background(), fmt.Sprintf("nic%d", i), verbs.WithConn(f.Connect()))
+	c, err := verbs.Open(context.Background(), nameOf(i), verbs.WithConn(f.Connect()))
 	if err != nil {
 		f.t.Fatalf("open nic%d: %v", i, err)
 	}
@@ -249,15 +249,34 @@ func (f *Fabric) Socket() string {
 
 // SetFaults replaces the fault program of a NIC, counted from 0.
 func (f *Fabric) SetFaults(nic int, program string) error {
-	p, err := fault.Parse(strings.NewReader(program))
+	p, err := parseFaults(nic, len(f.Devices), program)
 	if err != nil {
-		return fmt.Errorf("faults of nic%d: %w", nic, err)
+		return err
 	}
 	f.Faults[nic].SetProgram(p)
 	d := f.Devices[nic]
 	f.verbs.SetProgram(d.Name(), p)
 	f.Do(nic, func() { d.SetFaults(p) })
 	return nil
+}
+
+// nameOf returns the name of a NIC, counted from 0.
+func nameOf(nic int) string { return fmt.Sprintf("nic%d", nic) }
+
+// parseFaults parses the fault program of one of n NICs.
+func parseFaults(nic, n int, program string) (*fault.Program, error) {
+	p, err := fault.Parse(strings.NewReader(program))
+	if err == nil {
+		var names []string
+		for i := range n {
+			names = append(names, nameOf(i))
+		}
+		err = p.CheckNICs(names)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("faults of nic%d: %w", nic, err)
+	}
+	return p, nil
 }
 
 // Do runs a function on the engine of a NIC, counted from 0.

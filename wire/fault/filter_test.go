@@ -22,7 +22,7 @@ func TestFilterSelectsPackets(t *testing.T) {
 	packets[3].Network = packet.RoCEv1
 	for _, c := range []struct{ rules, want string }{
 		{"roce v1", "3"}, {"roce v2 qp 17", "0 2"},
-		{"qp 17", "0 2 3"}, {"qp 17 psn 16777215..0", "2 3"}, {"kind nak", "1"}, {"kind write;qp 0x12", "1 2 3"}, {"src 192.0.2.0/24 opcode SEND_ONLY", "0"},
+		{"qp 17", "0 2 3"}, {"qp 17 psn 16777215..0", "2 3"}, {"kind nak", "1"}, {"kind nak,write kind rnr,write", "2 3"}, {"kind nak syndrome nak", "1"}, {"src ::ffff:192.0.2.1 qp 18", "1"}, {"kind write;qp 0x12", "1 2 3"}, {"src 192.0.2.0/24 opcode SEND_ONLY", "0"},
 		{"dst 192.0.2.1", ""}, {"nic b", "1 3"}, {"nic b kind write", "3"}, {"nth 2,4", "1 3"}, {"time 2us..", "2 3"}, {"qp 17 count 1", "0"},
 	} {
 		f, err := ParseFilter(strings.Split(c.rules, ";")...)
@@ -51,7 +51,7 @@ func TestFilterErrorsNameTheWord(t *testing.T) {
 		"qp x":                   `"x": must be a QP number, decimal or with 0x`,
 		"psn":                    "at the end: a PSN or a range such as 5..9 must follow",
 		"":                       "at the end: a condition such as",
-		"kind imm,cnp kind read": "no opcode meets all of opcode and kind",
+		"kind imm,cnp kind read": "no packet meets all of opcode, kind and syndrome",
 	} {
 		if _, err := ParseFilter(rule); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "line") {
 			t.Errorf("%q: %v, want %s", rule, err, want)

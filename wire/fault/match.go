@@ -64,6 +64,8 @@ func (r *Rule) matches(p *PacketInfo, since time.Duration) bool {
 		r.Src.IsValid() && !r.Src.Contains(p.Src),
 		r.Dst.IsValid() && !r.Dst.Contains(p.Dst),
 		r.RoCE != 0 && r.RoCE != roceVersion(p.Network),
+		r.Action == Mark && p.Network != packet.RoCEv2,
+		r.Bit > 8*(p.Len+packet.ICRCLen),
 		r.needsBTH() && !p.hasBTH,
 		!r.Opcodes.empty() && !r.Opcodes.has(p.Header.Opcode),
 		len(r.QPs) != 0 && !slices.Contains(r.QPs, p.Header.DestQP),

@@ -41,6 +41,7 @@ func Parse(r io.Reader) (*Program, error) {
 	prog := &Program{Seed: 1}
 	var errs []error
 	in := bufio.NewScanner(r)
+	in.Buffer(nil, maxLine)
 	line, texts := 0, map[int]string{}
 	for in.Scan() {
 		line++
@@ -59,8 +60,10 @@ func Parse(r io.Reader) (*Program, error) {
 	for _, s := range prog.sources() {
 		s.Text = texts[s.Line]
 	}
-	if err := in.Err(); err != nil {
-		errs = append(errs, fmt.Errorf("line %d: %w", line+1, err))
+	if err := in.Err(); errors.Is(err, bufio.ErrTooLong) {
+		errs = append(errs, fmt.Errorf("line %d: longer than %d bytes", line+1, maxLine))
+	} else if err != nil {
+		errs = append(errs, err)
 	}
 	if more := len(errs) - maxErrors; more > 0 {
 		errs = append(errs[:maxErrors], fmt.Errorf("%d more lines are wrong", more))
@@ -70,6 +73,9 @@ func Parse(r io.Reader) (*Program, error) {
 	}
 	return prog, nil
 }
+
+// maxLine is the length in bytes of the longest line that Parse reads.
+const maxLine = 64 << 10
 
 // maxErrors is the number of wrong lines that Parse reports. In a file that is no fault program,
 // every line is wrong.
@@ -111,7 +117,10 @@ var programActions = []string{"fail", "slow", "hold", "close"}
 func (p *parser) statement(prog *Program) {
 	first := p.word("a rule")
 	if first == "seed" {
-		prog.Seed = p.number("a seed", math.MaxUint64)
+		if prog.seeded {
+			p.fail(first, "is given twice")
+		}
+		prog.Seed, prog.seeded = p.number("a seed", math.MaxUint64), true
 		if len(p.words) > 0 {
 			p.fail(p.words[0], "nothing may follow the seed")
 		}
@@ -132,7 +141,7 @@ func (p *parser) statement(prog *Program) {
 	}
 	a := slices.Index(actionNames[:], first)
 	if a < 0 {
-		p.fail(first, "a line begins with an action or the seed%s", suggest.Word(first, append(append(actionNames[:], programActions...), "seed")))
+		p.fail(first, "a line begins with an action or the seed%s", suggest.Word(first, slices.Concat(actionNames[:], programActions, []string{"seed"})))
 		return
 	}
 	r := Rule{Action: Action(a), Source: Source{Line: p.line}}
@@ -213,7 +222,7 @@ func (p *parser) clause(r *Rule) {
 	case "jitter":
 		r.Jitter = p.duration("a time such as 5us")
 	case "bit":
-		r.Bit = 1 + int(p.number("the number of a bit, counted from the first of the BTH", 1<<19))
+		r.Bit = 1 + int(p.number("the number of a bit of a packet, counted from the first of the BTH", maxBits-1))
 	case "queue":
 		r.Queue = int(p.positive("a number of packets", MaxQueued))
 	case "nic":
@@ -241,13 +250,15 @@ func (p *parser) condition(r *Rule, w string) {
 	case "kind":
 		p.kinds(r)
 	case "syndrome":
+		var all SyndromeSet
 		p.each("ack, nak or rnr", func(s string) {
 			c, ok := syndromeNames[s]
 			if !ok {
 				p.fail(s, "must be ack, nak or rnr")
 			}
-			r.Syndrome |= c
+			all |= c
 		})
+		r.restrictSyndrome(all)
 	case "psn":
 		p.each("a PSN or a range such as 5..9", func(s string) { p.psn(r, s) })
 	case "cm":
@@ -308,13 +319,48 @@ func (p *parser) selection(r *Selection, w string) bool {
 	return true
 }
 
-// check reports mistakes that only the whole rule shows.
+// maxBits is the number of bits of the longest packet, from the BTH to the ICRC.
+var maxBits = uint64(8 * (packet.MaxHeaderLen + ib.MTU4096.Bytes() + packet.ICRCLen))
+
+// check reports mistakes that only the whole rule shows: that it cannot match a packet, or cannot
+// change one that it matches.
 func (p *parser) check(r *Rule) {
-	if (slices.Contains(p.clauses, "opcode") || slices.Contains(p.clauses, "kind")) && r.Opcodes.empty() {
-		p.fail("", "no opcode meets all of opcode and kind")
+	restricted := slices.Contains(p.clauses, "opcode") || slices.Contains(p.clauses, "kind")
+	if restricted && r.Opcodes.empty() {
+		p.fail("", "no packet meets all of opcode, kind and syndrome")
 	}
 	if r.Action == Stall && r.Until == 0 {
 		p.fail("", "stall needs the time when it ends, such as time 5s..7s or time ..2s")
+	}
+	if r.Action == Mark && r.RoCE == 1 {
+		p.fail("", "packets of RoCE v1 have no ECN bits to mark")
+	}
+	if r.Src.IsValid() && r.Dst.IsValid() && r.Src.Addr().Is4() != r.Dst.Addr().Is4() {
+		p.fail(r.Dst.String(), "no packet has a source in %v and such a destination: one is IPv4, the other IPv6", r.Src)
+	}
+	opcodes := r.Opcodes
+	if len(r.Messages) > 0 {
+		const datagram = packet.Opcode(packet.UD) | packet.SendOnly
+		switch {
+		case restricted && !opcodes.has(datagram):
+			p.fail("", "messages of the connection manager have opcode %v", datagram)
+		case len(r.QPs) > 0 && !slices.Contains(r.QPs, ib.GSIQPN):
+			p.fail("", "messages of the connection manager are for QP %d", ib.GSIQPN)
+		case len(r.Clients) > 0:
+			p.fail("", "messages of the connection manager are of no client")
+		}
+		opcodes = Opcodes(datagram)
+	}
+	if r.Action == Set && !opcodes.empty() && !opcodes.any(r.Field.in) {
+		p.fail("", "packets of opcode %v have no %v", opcodes, r.Field)
+	}
+	p.checkSelection(&r.Selection)
+}
+
+// checkSelection reports a selection that picks nothing.
+func (p *parser) checkSelection(s *Selection) {
+	if len(s.Nth) > 0 && s.Every > 0 && !slices.ContainsFunc(s.Nth, func(n uint64) bool { return n%s.Every == 0 }) {
+		p.fail("", "no number of nth is a multiple of %d, as every demands", s.Every)
 	}
 }
 
@@ -437,11 +483,13 @@ func (p *parser) opcodes(r *Rule) {
 		if s.empty() {
 			var names []string
 			opcodesWhere(func(_ packet.Opcode, in *packet.Info) bool {
-				_, bare, _ := strings.Cut(in.Name, "_")
-				names = append(names, in.Name, bare)
+				names = append(names, in.Name)
+				if _, bare, ok := strings.Cut(in.Name, "_"); ok {
+					names = append(names, bare)
+				}
 				return false
 			})
-			p.fail(name, "is not an opcode%s", suggest.Word(strings.ToUpper(name), names))
+			p.fail(name, "is not an opcode%s", suggest.Word(name, names))
 		}
 		for i := range all {
 			all[i] |= s[i]
@@ -471,10 +519,27 @@ func (p *parser) kinds(r *Rule) {
 			all[i] |= s[i]
 		}
 	})
-	if !allACKs {
-		r.Syndrome |= syndrome
-	}
 	r.restrict(all, p.restricted())
+	if !allACKs && syndrome != 0 {
+		r.restrictSyndrome(syndrome)
+	}
+}
+
+// restrictSyndrome restricts the syndromes of an ACKNOWLEDGE to some classes, beside those that a
+// clause before demands. If no class is left, an ACKNOWLEDGE does not match.
+func (r *Rule) restrictSyndrome(c SyndromeSet) {
+	if r.Syndrome != 0 {
+		c &= r.Syndrome
+	}
+	if c == 0 {
+		for o := range 256 {
+			if op := packet.Opcode(o); op.Info().Kind == packet.KindAck {
+				r.Opcodes.remove(op)
+			}
+		}
+		return
+	}
+	r.Syndrome = c
 }
 
 func (p *parser) psn(r *Rule, s string) {
@@ -515,6 +580,9 @@ func (p *parser) address(r *Rule, which string) {
 	}
 }
 
+// maxWindow bounds the times of rules, so that they can be added to the time of a link.
+const maxWindow = 87600 * time.Hour // ten years
+
 // window reads the condition "time".
 func (p *parser) window() (from, until time.Duration) {
 	w := p.word("a range of times such as 1s..2s")
@@ -526,21 +594,29 @@ func (p *parser) window() (from, until time.Duration) {
 	if last != "" {
 		until, err2 = time.ParseDuration(last)
 	}
-	if p.err == nil && (!ok || err != nil || err2 != nil || from < 0 || last != "" && until <= from) {
-		p.fail(w, "must be a range of times since the start, such as 1s..2s, ..500ms or 3s..")
+	if p.err == nil && (!ok || err != nil || err2 != nil || from < 0 || last != "" && until <= from || max(from, until) > maxWindow) {
+		p.fail(w, "must be a range of times since the start, such as 1s..2s, ..500ms or 3s.., at most 87600h")
 	}
 	return from, until
 }
 
-// parsePrefix reads a prefix, or an address as the prefix that holds nothing else.
+// mappedBits is the length of the prefix of all IPv4-mapped addresses, ::ffff:0.0.0.0/96.
+const mappedBits = 96
+
+// parsePrefix reads a prefix, or an address as the prefix that holds nothing else. An IPv4-mapped
+// address, as GIDs have it, is that of IPv4.
 func parsePrefix(s string) (netip.Prefix, error) {
 	if strings.Contains(s, "/") {
 		p, err := netip.ParsePrefix(s)
+		if err == nil && p.Addr().Is4In6() && p.Bits() >= mappedBits {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mappedBits)
+		}
 		return p.Masked(), err
 	}
 	a, err := netip.ParseAddr(s)
 	if err != nil {
 		return netip.Prefix{}, err
 	}
+	a = a.Unmap()
 	return a.Prefix(a.BitLen())
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"softroce/packet"
 )
@@ -18,7 +19,7 @@ func TestParseErrorsSuggestCorrections(t *testing.T) {
 		{"\n# fine\ndrop opcdoe WRITE_ONLY", `line 3: "opcdoe": is not a condition of "drop"; did you mean "opcode"?`},
 		{"drop opcode WRITE_ONYL", `line 1: "WRITE_ONYL": is not an opcode; did you mean "WRITE_ONLY"?`},
 		{"drop kind wirte", `line 1: "wirte": is not a kind of packet; did you mean "write"?`},
-		{"drop kind read kind first", `line 1: at the end: no opcode meets all of opcode and kind`},
+		{"drop kind read kind first", `line 1: at the end: no packet meets all of opcode, kind and syndrome`},
 		{"drop qp", `line 1: at the end: a QP number must follow`},
 		{"drop qp 0x1000000", `line 1: "0x1000000": must be a QP number, at most 16777215`},
 		{"drop qp seventeen", `line 1: "seventeen": must be a QP number, decimal or with 0x`},
@@ -43,8 +44,8 @@ func TestParseErrorsSuggestCorrections(t *testing.T) {
 		{"stall time 2s..", `line 1: at the end: stall needs the time when it ends, such as time 5s..7s or time ..2s`},
 		{"drop client app client 7", `line 1: "client": is given twice; separate several values with commas`},
 		{"drop cm rqe", `line 1: "rqe": is not a message of the connection manager; did you mean "req"?`},
-		{"drop time 2s", `line 1: "2s": must be a range of times since the start, such as 1s..2s, ..500ms or 3s..`},
-		{"drop time 2s..1s", `line 1: "2s..1s": must be a range of times since the start, such as 1s..2s, ..500ms or 3s..`},
+		{"drop time 2s", `line 1: "2s": must be a range of times since the start, such as 1s..2s, ..500ms or 3s.., at most 87600h`},
+		{"drop time 2s..1s", `line 1: "2s..1s": must be a range of times since the start, such as 1s..2s, ..500ms or 3s.., at most 87600h`},
 		{"fail create_pq ENOMEM", `line 1: "create_pq": is not a verb; did you mean "create_cq"?`},
 		{"fail create_qp ENOMEN", `line 1: "ENOMEN": is not the name of an error; did you mean "ENOMEM"?`},
 		{"fail create_qp", `line 1: at the end: an error such as ENOMEM must follow`},
@@ -72,6 +73,11 @@ func TestParseErrorsSuggestCorrections(t *testing.T) {
 		{"fail reg_mr EFAULT psn 5", `line 1: "psn": is not a condition of rules for verbs (have: chance, client, count, every, nic, nth, skip, time)`},
 		{"fail reg_mr EFAULT nth 1 nth 2", `line 1: "nth": is given twice; separate several values with commas`},
 		{"seed 1 2", `line 1: "2": nothing may follow the seed`},
+		{"seed 1\nseed 1", `line 2: "seed": is given twice`},
+		{"fail access,reg_mr ENOMEM", `line 1: "access": is no verb, and must stand alone`},
+		{"fail ibv_create_qp ENOMEM", `line 1: "ibv_create_qp": is not a verb; did you mean "create_qp"?`},
+		{"fail create_qp enomem", `line 1: "enomem": is not the name of an error; did you mean "ENOMEM"?`},
+		{"fail completion IBV_WC_LOC_PROT_ERR", `line 1: "IBV_WC_LOC_PROT_ERR": is not an error that a work request causes; did you mean "LOC_PROT_ERR"?`},
 		{"dorp\ndelay", "line 1: \"dorp\": a line begins with an action or the seed; did you mean \"drop\"?\n" +
 			"line 2: at the end: a time such as 20us or 1.5ms must follow"},
 	} {
@@ -80,6 +86,54 @@ func TestParseErrorsSuggestCorrections(t *testing.T) {
 		if !errors.As(err, &fe) || err.Error() != c.want {
 			t.Errorf("%q:\n got %v\nwant %s", c.text, err, c.want)
 		}
+	}
+}
+
+// A rule that can match nothing, or change nothing that it matches, is a mistake.
+func TestRulesWithoutEffectAreRefused(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"drop nth 5 every 2", "at the end: no number of nth is a multiple of 2, as every demands"},
+		{"fail reg_mr ENOMEM nth 1,3 every 2", "at the end: no number of nth is a multiple of 2, as every demands"},
+		{"slow completion 1ms nth 1 every 2", "at the end: no number of nth is a multiple of 2, as every demands"},
+		{"drop kind nak kind rnr", "at the end: no packet meets all of opcode, kind and syndrome"},
+		{"drop kind ack syndrome rnr", "at the end: no packet meets all of opcode, kind and syndrome"},
+		{"drop syndrome nak kind ack", "at the end: no packet meets all of opcode, kind and syndrome"},
+		{"drop cm req kind write", "at the end: messages of the connection manager have opcode UD_SEND_ONLY"},
+		{"drop opcode RC_SEND_ONLY cm rep", "at the end: messages of the connection manager have opcode UD_SEND_ONLY"},
+		{"drop cm req qp 0x11", "at the end: messages of the connection manager are for QP 1"},
+		{"drop cm req client app", "at the end: messages of the connection manager are of no client"},
+		{"set va 1 kind ack", "at the end: packets of opcode RC_ACKNOWLEDGE,XRC_ACKNOWLEDGE have no va"},
+		{"set rkey 1 cm req", "at the end: packets of opcode UD_SEND_ONLY have no rkey"},
+		{"set qkey 1 opcode 0xff", "at the end: packets of opcode 0xff have no qkey"},
+		{"mark roce v1", "at the end: packets of RoCE v1 have no ECN bits to mark"},
+		{"corrupt bit 33312", `"33312": must be the number of a bit of a packet, counted from the first of the BTH, at most 33311`},
+		{"drop src 192.0.2.1 dst 2001:db8::1", `"2001:db8::1/128": no packet has a source in 192.0.2.1/32 and such a destination: one is IPv4, the other IPv6`},
+		{"stall time ..2562047h", `"..2562047h": must be a range of times since the start, such as 1s..2s, ..500ms or 3s.., at most 87600h`},
+		{"drop client ucx_perftest_long", `"ucx_perftest_long": names of programs end after 15 characters: did you mean "ucx_perftest_lo"?`},
+		{"fail reg_mr ENOMEM client caf\u00e9", `"café": other characters than printable ASCII are ? in names of programs`},
+	} {
+		if _, err := Parse(strings.NewReader(c.text)); err == nil || err.Error() != "line 1: "+c.want {
+			t.Errorf("%q:\n got %v\nwant line 1: %s", c.text, err, c.want)
+		}
+	}
+	for _, text := range []string{
+		"drop nth 2,3 every 2", "drop kind nak,write kind rnr,write", "drop kind ack,response syndrome nak", "drop cm req opcode SEND_ONLY qp 1,2",
+		"set qkey 1 cm req", "set va 1 kind ack,write", "corrupt bit 33311", "drop src ::ffff:192.0.2.1 dst 192.0.2.2", "mark roce v2",
+		"drop client ibv_rc_pingpong", "stall time ..87600h",
+	} {
+		if _, err := Parse(strings.NewReader(text)); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestLongLinesAndUnreadableFilesAreNamed(t *testing.T) {
+	_, err := Parse(strings.NewReader("drop\ndrop qp " + strings.Repeat("1,", maxLine)))
+	if want := "line 2: longer than 65536 bytes"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if _, err := Parse(iotest.ErrReader(errors.New("read lossy.fault: is a directory"))); err == nil || err.Error() != "read lossy.fault: is a directory" {
+		t.Error(err)
 	}
 }
 
@@ -93,8 +147,8 @@ func TestRuleStringParsesToTheSameRule(t *testing.T) {
 		"drop receive cm req,sidr_rep count 3",
 		"drop roce v1 skip 2",
 		"delay 1ms roce v2",
-		"mark psn 5,9..100,16777215..3 src 192.0.2.0/24 dst 2001:db8::1/128 time 1s..2.5s",
-		"set rkey 0x5 time 0s..1s skip 1 nth 2,3 every 4 chance 0.5% count 5",
+		"mark psn 5,9..100,16777215..3 src 192.0.2.0/24 dst 192.0.2.1/32 time 1s..2.5s",
+		"set rkey 0x5 dst 2001:db8::1/128 time 0s..1s skip 1 nth 2,4 every 4 chance 0.5% count 5",
 		"rate 1000000bit queue 7 time 1s..",
 		"stall send time 0s..2s",
 	} {

@@ -43,6 +43,7 @@ func (p *parser) completionRule(prog *Program, action, noun string) {
 			p.fail(status, "is not an error of opcode %s%s", strings.ToLower(o.String()), suggest.Word(status, statusNames(can)))
 		}
 	}
+	p.checkSelection(&r.Selection)
 	if p.err == nil {
 		prog.Completions = append(prog.Completions, r)
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"softroce/internal/ib"
 	"softroce/internal/suggest"
@@ -29,6 +30,7 @@ var nouns = map[string][]string{
 // verbRule reads the rest of a rule for verbs.
 func (p *parser) verbRule(prog *Program, action string) {
 	r := VerbRule{Source: Source{Line: p.line}}
+	p.checkAlone(action)
 	p.each("the name of a verb, such as create_qp", func(name string) {
 		if !slices.Contains(VerbNames, name) && !(action == "fail" && name == VerbConnection) && !(action == "slow" && name == VerbTimewait) {
 			p.fail(name, "is not a verb%s", suggest.Word(name, append(slices.Clone(VerbNames), nouns[action]...)))
@@ -36,11 +38,6 @@ func (p *parser) verbRule(prog *Program, action string) {
 		r.Verbs = append(r.Verbs, name)
 	})
 	rejects := slices.Contains(r.Verbs, VerbConnection)
-	for _, noun := range []string{VerbConnection, VerbTimewait} {
-		if slices.Contains(r.Verbs, noun) && len(r.Verbs) > 1 {
-			p.fail(noun, "is no verb, and must stand alone")
-		}
-	}
 	switch {
 	case rejects && len(p.words) > 0 && p.words[0] == wordUnreachable:
 		p.word("")
@@ -64,8 +61,22 @@ func (p *parser) verbRule(prog *Program, action string) {
 	for len(p.words) > 0 && p.err == nil {
 		p.verbClause(&r)
 	}
+	p.checkSelection(&r.Selection)
 	if p.err == nil {
 		prog.Verbs = append(prog.Verbs, r)
+	}
+}
+
+// checkAlone reports what is not a verb in the list of verbs that is the next word.
+func (p *parser) checkAlone(action string) {
+	if len(p.words) == 0 {
+		return
+	}
+	names := strings.Split(p.words[0], ",")
+	for _, name := range names {
+		if len(names) > 1 && slices.Contains(nouns[action], name) {
+			p.fail(name, "is no verb, and must stand alone")
+		}
 	}
 }
 
@@ -94,9 +105,20 @@ func (p *parser) verbClause(r *VerbRule) {
 	}
 }
 
+// maxClientName is the length in bytes of the longest name of a client, as of a process in Linux.
+const maxClientName = 15
+
 // clients reads the value of the condition client.
 func (p *parser) clients() (names []string) {
-	p.each("the name of a program, or a process ID", func(name string) { names = append(names, name) })
+	p.each("the name of a program, or a process ID", func(name string) {
+		switch {
+		case len(name) > maxClientName:
+			p.fail(name, "names of programs end after %d characters: did you mean %q?", maxClientName, name[:maxClientName])
+		case strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }):
+			p.fail(name, "other characters than printable ASCII are ? in names of programs")
+		}
+		names = append(names, name)
+	})
 	return names
 }
 

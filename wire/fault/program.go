@@ -1,6 +1,8 @@
 package fault
 
 import (
+	"cmp"
+	"errors"
 	"hash/fnv"
 	"net/netip"
 	"slices"
@@ -8,6 +10,7 @@ import (
 	"time"
 
 	"softroce/internal/ib"
+	"softroce/internal/suggest"
 	"softroce/packet"
 )
 
@@ -18,6 +21,8 @@ type Program struct {
 	Rules       []Rule // for packets
 	Verbs       []VerbRule
 	Completions []CompletionRule
+
+	seeded bool // a line has set Seed
 }
 
 // A Source says where a rule comes from.
@@ -97,8 +102,19 @@ func Opcodes(ops ...packet.Opcode) (s OpcodeSet) {
 }
 
 func (s *OpcodeSet) add(o packet.Opcode)      { s[o/64] |= 1 << (o % 64) }
+func (s *OpcodeSet) remove(o packet.Opcode)   { s[o/64] &^= 1 << (o % 64) }
 func (s *OpcodeSet) has(o packet.Opcode) bool { return s[o/64]>>(o%64)&1 != 0 }
 func (s *OpcodeSet) empty() bool              { return *s == OpcodeSet{} }
+
+// any reports whether ok holds for an opcode of the set.
+func (s *OpcodeSet) any(ok func(packet.Opcode) bool) bool {
+	for o := range 256 {
+		if op := packet.Opcode(o); s.has(op) && ok(op) {
+			return true
+		}
+	}
+	return false
+}
 
 // A Rule selects packets and says what happens to them. A packet matches if it meets every
 // condition that is set. The selection then picks among the packets that match, which are counted
@@ -174,20 +190,30 @@ const (
 	MaxQueued = 16384
 )
 
-// NICs returns the names of the NICs that rules name.
-func (p *Program) NICs() (names []string) {
-	for _, r := range p.Rules {
-		names = append(names, r.NIC)
+// CheckNICs returns an error if a rule names a NIC that is none of have: it could not match
+// anything. The error joins an *Error for each of the first such rules.
+func (p *Program) CheckNICs(have []string) error {
+	var errs []*Error
+	check := func(nic string, s *Source) {
+		if nic != "" && !slices.Contains(have, nic) {
+			errs = append(errs, &Error{s.Line, nic, "no such NIC" + suggest.Word(nic, slices.Clone(have))})
+		}
 	}
-	for _, r := range p.Verbs {
-		names = append(names, r.NIC)
+	for i := range p.Rules {
+		check(p.Rules[i].NIC, &p.Rules[i].Source)
 	}
-	for _, r := range p.Completions {
-		names = append(names, r.NIC)
+	for i := range p.Verbs {
+		check(p.Verbs[i].NIC, &p.Verbs[i].Source)
 	}
-	slices.Sort(names)
-	names = slices.Compact(names)
-	return slices.DeleteFunc(names, func(s string) bool { return s == "" })
+	for i := range p.Completions {
+		check(p.Completions[i].NIC, &p.Completions[i].Source)
+	}
+	slices.SortFunc(errs, func(a, b *Error) int { return cmp.Compare(a.Line, b.Line) })
+	var first []error
+	for _, e := range errs[:min(len(errs), maxErrors)] {
+		first = append(first, e)
+	}
+	return errors.Join(first...)
 }
 
 // For returns the program for the packets and completions of the NIC of this name: without the
