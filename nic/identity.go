@@ -36,11 +36,14 @@ type PCI struct {
 	SubsystemDevice uint16
 	Class           uint32
 	Driver          string
-	NUMANode        int    // -1: none
+	NUMANode        int    // at most MaxNUMANode; -1: none
 	LocalCPUs       string // local_cpulist, such as 0-15,32-47; "" means all
 	LinkSpeed       string // current_link_speed and max_link_speed, such as "32.0 GT/s PCIe"
 	LinkWidth       int    // current_link_width and max_link_width
 }
+
+// MaxNUMANode is the highest number of a NUMA node: Linux has at most 1024.
+const MaxNUMANode = 1023
 
 // A CounterSet is the kernel driver whose files hw_counters of sysfs has; "" means a file for each
 // counter of softroce.

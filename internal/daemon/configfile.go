@@ -1,16 +1,13 @@
 package daemon
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"os"
-	"reflect"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
 	"softroce/attach"
@@ -57,7 +54,7 @@ func ReadConfig(path string) (Config, error) {
 	defer r.Close()
 	var f file
 	if err := yamlfile.Decode(r, &f); err != nil {
-		return Config{}, describe(name, err)
+		return Config{}, yamlfile.Locate(name, err)
 	}
 	c := Config{
 		Fabric: f.Fabric, Socket: f.Socket, SocketMode: os.FileMode(f.SocketMode), SocketGroup: f.SocketGroup,
@@ -71,50 +68,6 @@ func ReadConfig(path string) (Config, error) {
 		c.NICs = append(c.NICs, n...)
 	}
 	return c, nil
-}
-
-// describe reduces the decoder's error to one line: file, line, problem.
-func describe(path string, err error) error {
-	var at *yamlfile.LineError
-	if errors.As(err, &at) {
-		return fmt.Errorf("%s:%d: %w", path, at.Line, at.Err)
-	}
-	var y yaml.Error
-	if !errors.As(err, &y) || y.GetToken() == nil || y.GetToken().Position == nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	msg, line := y.GetMessage(), y.GetToken().Position.Line
-	var unknown *yaml.UnknownFieldError
-	if errors.As(err, &unknown) {
-		msg = fmt.Sprintf("key %q is unknown; the keys are %s", unknown.Token.Value, strings.Join(keys(), ", "))
-	}
-	var node *yaml.UnexpectedNodeTypeError
-	if errors.As(err, &node) {
-		switch node.Expected {
-		case ast.SequenceType:
-			msg = "want a list, with a line for each element that begins with a dash"
-		case ast.MappingType:
-			msg = "want keys with values, such as engines: 1"
-		}
-	}
-	return fmt.Errorf("%s:%d: %s", path, line, msg)
-}
-
-// keys lists the keys of a configuration file, with the keys under limits as limits.KEY.
-func keys() (names []string) {
-	t := reflect.TypeFor[file]()
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name := f.Tag.Get("yaml")
-		if f.Type.Kind() != reflect.Struct {
-			names = append(names, name)
-			continue
-		}
-		for j := range f.Type.NumField() {
-			names = append(names, name+"."+f.Type.Field(j).Tag.Get("yaml"))
-		}
-	}
-	return names
 }
 
 type (

@@ -101,7 +101,7 @@ func TestCaptureOfAConfigFileMayBeEmptyOrStandardOutput(t *testing.T) {
 
 func TestConfigErrorsNameFileAndLine(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"unknown key", "engines: 1\nsokket: /tmp/x\n", `softroce.yaml:2: key "sokket" is unknown; the keys are nics, fabric, socket,`},
+		{"unknown key", "engines: 1\nsokket: /tmp/x\n", `softroce.yaml:2: key "sokket" is unknown here; did you mean "socket"?`},
 		{"unknown limit", "limits:\n  qps: 1\n  queues: 2\n", `softroce.yaml:3: key "queues" is unknown`},
 		{"bad NIC", "nics:\n- a=fabric\n- b=cable:x\n", `softroce.yaml:3: NIC b: link "cable:x": unknown kind`},
 		{"bad duration", "spin: 20\n", `softroce.yaml:1: duration "20": want a number and a unit`},

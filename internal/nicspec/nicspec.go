@@ -154,9 +154,14 @@ func (n *NIC) parseItems(s string) error {
 	if s == "" {
 		return nil
 	}
+	given := map[string]bool{} // options
 	for item := range strings.SplitSeq(s, ",") {
 		key, value, option := strings.Cut(item, "=")
 		var err error
+		if option && given[key] {
+			return fmt.Errorf("%q: %s is given twice", item, key)
+		}
+		given[key] = option
 		switch {
 		case key == "pkeys" && option:
 			n.PKeys, err = ParsePKeys(value)
@@ -293,8 +298,8 @@ func parseRoCEMode(s string) (packet.Network, error) {
 
 func parseNUMANode(s string) (*int, error) {
 	v, err := strconv.ParseUint(s, 10, 16)
-	if err != nil {
-		return nil, fmt.Errorf("numa %q: want the number of a NUMA node", s)
+	if err != nil || v > nic.MaxNUMANode {
+		return nil, fmt.Errorf("numa %q: want the number of a NUMA node, at most %d", s, nic.MaxNUMANode)
 	}
 	node := int(v)
 	return &node, nil

@@ -9,13 +9,15 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 
 	"softroce/internal/ib"
 	"softroce/internal/suggest"
@@ -96,47 +98,68 @@ func Load(name string) (*Persona, error) {
 
 // file is the layout of a persona.
 type file struct {
-	Sources      []string          `yaml:"sources"`
-	Model        string            `yaml:"model"`
-	VendorID     uint32            `yaml:"vendor_id"`
-	VendorPartID uint32            `yaml:"vendor_part_id"`
-	HWVer        uint32            `yaml:"hw_ver"`
-	FWVer        string            `yaml:"fw_ver"`
-	HCAType      string            `yaml:"hca_type"`
-	BoardID      string            `yaml:"board_id"`
-	NodeDesc     string            `yaml:"node_desc"`
-	ActiveSpeed  string            `yaml:"active_speed"`
-	ActiveWidth  int               `yaml:"active_width"`
-	Limits       map[string]int    `yaml:"limits"`
-	Hide         []string          `yaml:"hide"`
-	VendorErr    map[string]uint32 `yaml:"vendor_err"`
-	HWCounters   nic.CounterSet    `yaml:"hw_counters"`
-	RoCEv1GIDs   *bool             `yaml:"roce_v1_gids"`
-	Ports        *int              `yaml:"ports"`
-	PCI          *pci              `yaml:"pci"`
+	Sources      []string         `yaml:"sources"`
+	Model        string           `yaml:"model"`
+	VendorID     id32             `yaml:"vendor_id"`
+	VendorPartID id32             `yaml:"vendor_part_id"`
+	HWVer        id32             `yaml:"hw_ver"`
+	FWVer        string           `yaml:"fw_ver"`
+	HCAType      string           `yaml:"hca_type"`
+	BoardID      string           `yaml:"board_id"`
+	NodeDesc     string           `yaml:"node_desc"`
+	ActiveSpeed  string           `yaml:"active_speed"`
+	ActiveWidth  count            `yaml:"active_width"`
+	Limits       map[string]count `yaml:"limits"`
+	Hide         []string         `yaml:"hide"`
+	VendorErr    map[string]id32  `yaml:"vendor_err"`
+	HWCounters   nic.CounterSet   `yaml:"hw_counters"`
+	RoCEv1GIDs   *bool            `yaml:"roce_v1_gids"`
+	Ports        *count           `yaml:"ports"`
+	PCI          *pci             `yaml:"pci"`
 }
 
 type pci struct {
-	Vendor          uint16 `yaml:"vendor"`
-	Device          uint16 `yaml:"device"`
-	SubsystemVendor uint16 `yaml:"subsystem_vendor"`
-	SubsystemDevice uint16 `yaml:"subsystem_device"`
-	Class           uint32 `yaml:"class"`
+	Vendor          id16   `yaml:"vendor"`
+	Device          id16   `yaml:"device"`
+	SubsystemVendor id16   `yaml:"subsystem_vendor"`
+	SubsystemDevice id16   `yaml:"subsystem_device"`
+	Class           id32   `yaml:"class"`
 	Driver          string `yaml:"driver"`
-	NUMANode        *int   `yaml:"numa_node"`
+	NUMANode        *count `yaml:"numa_node"`
 	LocalCPUs       string `yaml:"local_cpulist"`
 	LinkSpeed       string `yaml:"link_speed"`
-	LinkWidth       int    `yaml:"link_width"`
+	LinkWidth       count  `yaml:"link_width"`
+}
+
+// Numbers of a persona. The YAML library would take 3.5 for 3.
+type (
+	count int
+	id16  uint16
+	id32  uint32
+)
+
+func (v *count) UnmarshalYAML(n ast.Node) error { return number(n, v, math.MinInt32, math.MaxInt32) }
+func (v *id16) UnmarshalYAML(n ast.Node) error  { return number(n, v, 0, math.MaxUint16) }
+func (v *id32) UnmarshalYAML(n ast.Node) error  { return number(n, v, 0, math.MaxUint32) }
+
+func number[T ~int | ~uint16 | ~uint32](n ast.Node, into *T, least, most int64) error {
+	return yamlfile.Scalar(n, into, func(s string) (T, error) {
+		v, err := strconv.ParseInt(s, 0, 64)
+		if err != nil || v < least || v > most {
+			return 0, fmt.Errorf("%q: want a whole number from %d to %d", s, least, most)
+		}
+		return T(v), nil
+	})
 }
 
 // Parse parses a persona. An error says what is wrong with it, and on which line if the YAML is.
 func Parse(text []byte) (*Persona, error) {
 	var f file
 	if err := yamlfile.Decode(bytes.NewReader(text), &f); err != nil {
-		return nil, describe(err)
+		return nil, err
 	}
 	p := &Persona{Identity: nic.Identity{
-		VendorID: f.VendorID, VendorPartID: f.VendorPartID, HWVer: f.HWVer, FWVer: f.FWVer,
+		VendorID: uint32(f.VendorID), VendorPartID: uint32(f.VendorPartID), HWVer: uint32(f.HWVer), FWVer: f.FWVer,
 		HCAType: f.HCAType, BoardID: f.BoardID, NodeDesc: f.NodeDesc, RoCEv1GIDs: f.roceV1GIDs(),
 	}}
 	for _, err := range []error{
@@ -158,15 +181,6 @@ func (f *file) roceV1GIDs() nic.RoCEv1GIDs {
 		return nic.RoCEv1GIDsBefore
 	}
 	return nic.NoRoCEv1GIDs
-}
-
-// describe reduces the decoder's error to one line.
-func describe(err error) error {
-	var y yaml.Error
-	if !errors.As(err, &y) || y.GetToken() == nil || y.GetToken().Position == nil {
-		return err
-	}
-	return fmt.Errorf("line %d: %s", y.GetToken().Position.Line, strings.ReplaceAll(y.GetMessage(), "\n", " "))
 }
 
 // Sizes of the fields of struct ibv_device_attr and of sysfs, without the NUL.
@@ -194,7 +208,7 @@ func (f *file) setPorts(i *nic.Identity) error {
 	if f.Ports == nil {
 		return nil
 	}
-	if i.Ports = *f.Ports; i.Ports != 1 && i.Ports != 2 {
+	if i.Ports = int(*f.Ports); i.Ports != 1 && i.Ports != 2 {
 		return fmt.Errorf("ports %d: want 1 or 2", i.Ports)
 	}
 	return nil
@@ -209,7 +223,7 @@ func (f *file) setSpeed(i *nic.Identity) error {
 		i.ActiveSpeed = s
 	}
 	if f.ActiveWidth != 0 {
-		w, ok := ib.WidthOf(f.ActiveWidth)
+		w, ok := ib.WidthOf(int(f.ActiveWidth))
 		if !ok {
 			return fmt.Errorf("active_width %d: want 1, 2, 4, 8 or 12 lanes", f.ActiveWidth)
 		}
@@ -259,12 +273,12 @@ func (f *file) setVendorErrs(i *nic.Identity) error {
 	for _, name := range slices.Sorted(maps.Keys(f.VendorErr)) {
 		status, ok := ib.WCStatuses[name]
 		if !ok || status == ib.WCSuccess {
-			return fmt.Errorf("vendor_err: %q is not an error of a completion%s", name, suggest.Word(name, slices.Collect(maps.Keys(ib.WCStatuses))))
+			return fmt.Errorf("vendor_err: %q is not an error of a completion%s", name, suggest.Word(name, slices.DeleteFunc(slices.Collect(maps.Keys(ib.WCStatuses)), func(n string) bool { return ib.WCStatuses[n] == ib.WCSuccess })))
 		}
 		if i.VendorErrs == nil {
 			i.VendorErrs = map[ib.WCStatus]uint32{}
 		}
-		i.VendorErrs[status] = f.VendorErr[name]
+		i.VendorErrs[status] = uint32(f.VendorErr[name])
 	}
 	return nil
 }
@@ -282,7 +296,7 @@ func (f *file) setCounters(i *nic.Identity) error {
 func (f *file) setLimits(l *nic.Limits) error {
 	engine, limits := engineLimits(), map[string]int{}
 	for _, key := range slices.Sorted(maps.Keys(f.Limits)) {
-		v := f.Limits[key]
+		v := int(f.Limits[key])
 		most, ok := engine[key]
 		switch {
 		case !ok:
@@ -306,7 +320,6 @@ func (f *file) setLimits(l *nic.Limits) error {
 
 var (
 	driverName = regexp.MustCompile(`^[a-z0-9_-]+$`)
-	cpuList    = regexp.MustCompile(`^\d+(-\d+)?(,\d+(-\d+)?)*$`)
 	linkSpeed  = regexp.MustCompile(`^\d+\.\d GT/s PCIe$`)
 )
 
@@ -316,6 +329,25 @@ const (
 	defaultLinkSpeed = "16.0 GT/s PCIe"
 	defaultLinkWidth = 16
 )
+
+// maxCPU is the highest number of a processor: Linux has at most 8192.
+const maxCPU = 8191
+
+// isCPUList reports whether s is a list of processors and ranges, as Linux prints it.
+func isCPUList(s string) bool {
+	for part := range strings.SplitSeq(s, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		from, err := strconv.ParseUint(first, 10, 16)
+		to, err2 := strconv.ParseUint(last, 10, 16)
+		if err != nil || err2 != nil || from > to || to > maxCPU {
+			return false
+		}
+	}
+	return true
+}
 
 func (f *file) setPCI(i *nic.Identity) error {
 	p := f.PCI
@@ -329,22 +361,22 @@ func (f *file) setPCI(i *nic.Identity) error {
 		return fmt.Errorf("pci: driver %q: want the name of a kernel module, such as mlx5_core", p.Driver)
 	case p.Class > 0xffffff:
 		return fmt.Errorf("pci: class %#x: want at most 0xffffff", p.Class)
-	case p.LocalCPUs != "" && !cpuList.MatchString(p.LocalCPUs):
+	case p.LocalCPUs != "" && !isCPUList(p.LocalCPUs):
 		return fmt.Errorf("pci: local_cpulist %q: want ranges of processors, such as 0-15,32-47", p.LocalCPUs)
 	case p.LinkSpeed != "" && !linkSpeed.MatchString(p.LinkSpeed):
 		return fmt.Errorf("pci: link_speed %q: want a speed as Linux prints it, such as %s", p.LinkSpeed, defaultLinkSpeed)
 	case p.LinkWidth < 0 || p.LinkWidth > 32:
 		return fmt.Errorf("pci: link_width %d: want 1 to 32 lanes", p.LinkWidth)
-	case p.NUMANode != nil && *p.NUMANode < -1:
-		return fmt.Errorf("pci: numa_node %d: want a node, or -1 for none", *p.NUMANode)
+	case p.NUMANode != nil && (*p.NUMANode < -1 || *p.NUMANode > nic.MaxNUMANode):
+		return fmt.Errorf("pci: numa_node %d: want a node, at most %d, or -1 for none", *p.NUMANode, nic.MaxNUMANode)
 	}
 	d := &nic.PCI{
-		Vendor: p.Vendor, Device: p.Device, SubsystemVendor: p.SubsystemVendor, SubsystemDevice: p.SubsystemDevice,
-		Class: cmp.Or(p.Class, ethernetClass), Driver: p.Driver, NUMANode: -1, LocalCPUs: p.LocalCPUs,
-		LinkSpeed: cmp.Or(p.LinkSpeed, defaultLinkSpeed), LinkWidth: cmp.Or(p.LinkWidth, defaultLinkWidth),
+		Vendor: uint16(p.Vendor), Device: uint16(p.Device), SubsystemVendor: uint16(p.SubsystemVendor), SubsystemDevice: uint16(p.SubsystemDevice),
+		Class: cmp.Or(uint32(p.Class), ethernetClass), Driver: p.Driver, NUMANode: -1, LocalCPUs: p.LocalCPUs,
+		LinkSpeed: cmp.Or(p.LinkSpeed, defaultLinkSpeed), LinkWidth: cmp.Or(int(p.LinkWidth), defaultLinkWidth),
 	}
 	if p.NUMANode != nil {
-		d.NUMANode = *p.NUMANode
+		d.NUMANode = int(*p.NUMANode)
 	}
 	i.PCI = d
 	return nil

@@ -70,7 +70,17 @@ pci: {vendor: 0x15b3, device: 0x1021, driver: mlx5_core, numa_node: 1, local_cpu
 
 func TestParseErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
-		{"vendor: 3", `line 1: unknown field "vendor"`},
+		{"vendor: 3", `line 1: key "vendor" is unknown here`},
+		{"fw_ver: 1\nlimitss: {max_qp: 3}", `line 2: key "limitss" is unknown here; did you mean "limits"?`},
+		{"ports: 1\n---\nports: 2", "want one YAML document"},
+		{"limits: {max_qp: 3.5}", `line 1: "3.5": want a whole number`},
+		{"limits: {max_qp: 99999999999}", `line 1: "99999999999": want a whole number`},
+		{"vendor_part_id: 0x100000000", `line 1: "0x100000000": want a whole number from 0 to 4294967295`},
+		{"active_width: 4.0", `line 1: "4.0": want a whole number`},
+		{"ports: 1.5", `line 1: "1.5": want a whole number`},
+		{"vendor_err: {RETRY_EXC_ERR: 0x81.8}", "line 1"},
+		{"hide: xrc", "line 1: want a list"},
+		{"limits: [max_qp]", "line 1: want keys with values"},
 		{"vendor_id: x", "line 1"},
 		{"vendor_id: [", "line 1"},
 		{"fw_ver: " + strings.Repeat("1", 64), "fw_ver"},
@@ -84,7 +94,7 @@ func TestParseErrors(t *testing.T) {
 		{"limits: {max_sge: 1000}", "max_sge is 1000, and softroce has at most 32: list max_sge under hide"},
 		{"hide: [xrcd]", `"xrcd" is neither a feature nor a limit; did you mean "xrc"?`},
 		{"vendor_err: {RETRY_ERR: 1}", `"RETRY_ERR" is not an error of a completion`},
-		{"vendor_err: {SUCCESS: 1}", `"SUCCESS" is not an error of a completion`},
+		{"vendor_err: {SUCCESS: 1}", `"SUCCESS" is not an error of a completion (have: `},
 		{"vendor_err: {RETRY_EXC_ERR: -1}", "line 1"},
 		{"roce_v1_gids: true\nlimits: {gid_tbl_len: 1}", "no room for a RoCE v2 GID"},
 		{"hw_counters: mlx5", `"mlx5": want mlx5_ib or rdma_rxe`},
@@ -92,10 +102,13 @@ func TestParseErrors(t *testing.T) {
 		{"pci: {vendor: 1, device: 2}", "driver"},
 		{"pci: {vendor: 1, device: 2, driver: ../x}", "driver"},
 		{"pci: {vendor: 1, device: 2, driver: x, local_cpulist: a}", "local_cpulist"},
+		{"pci: {vendor: 1, device: 2, driver: x, local_cpulist: 9-3}", "local_cpulist"},
+		{"pci: {vendor: 1, device: 2, driver: x, local_cpulist: 0-8192}", "local_cpulist"},
+		{"pci: {vendor: 1, device: 2, driver: x, numa_node: 1024}", "at most 1023"},
 		{"pci: {vendor: 1, device: 2, driver: x, link_speed: fast}", "link_speed"},
 		{"pci: {vendor: 1, device: 2, driver: x, link_width: 64}", "link_width"},
 		{"pci: {vendor: 1, device: 2, driver: x, numa_node: -2}", "numa_node"},
-		{"pci: {vendor: 70000, device: 2}", "line 1"},
+		{"pci: {vendor: 70000, device: 2}", `line 1: "70000": want a whole number from 0 to 65535`},
 	} {
 		if _, err := Parse([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: error %v, want one with %q on one line", c.text, err, c.want)

@@ -54,29 +54,48 @@ func Load(path string, max int64, v any) error {
 		return fmt.Errorf("%s: larger than %d bytes", path, max)
 	}
 	if err := Decode(strings.NewReader(string(text)), v); err != nil {
-		return locate(path, err, reflect.TypeOf(v))
+		return Locate(path, err)
 	}
 	return nil
 }
 
-// locate reduces the decoder's error to one line: file, line, problem.
-func locate(path string, err error, t reflect.Type) error {
+// Locate returns an error of Decode in the form of compilers: file, line, problem.
+func Locate(path string, err error) error {
 	var at *LineError
 	if errors.As(err, &at) {
 		return fmt.Errorf("%s:%d: %w", path, at.Line, at.Err)
 	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// describe reduces an error of the library, which is about a file of type t, to its line and one
+// line of text.
+func describe(err error, t reflect.Type) error {
+	var at *LineError
+	if errors.As(err, &at) {
+		return at
+	}
 	var y yaml.Error
 	if !errors.As(err, &y) || y.GetToken() == nil || y.GetToken().Position == nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return err
 	}
 	msg := strings.ReplaceAll(y.GetMessage(), "\n", " ")
 	var unknown *yaml.UnknownFieldError
-	if errors.As(err, &unknown) {
+	var node *yaml.UnexpectedNodeTypeError
+	var overflow *yaml.OverflowError
+	switch {
+	case errors.As(err, &unknown):
 		key := unknown.Token.Value
 		others := slices.DeleteFunc(keys(t), func(k string) bool { return k == key }) // a key in another place
 		msg = fmt.Sprintf("key %q is unknown here%s", key, suggest.Word(key, others))
+	case errors.As(err, &overflow):
+		msg = fmt.Sprintf("%s is too large, or too small", overflow.SrcNum)
+	case errors.As(err, &node) && node.Expected == ast.SequenceType:
+		msg = "want a list, with a line for each element that begins with a dash"
+	case errors.As(err, &node) && node.Expected == ast.MappingType:
+		msg = "want keys with values, such as KEY: VALUE"
 	}
-	return fmt.Errorf("%s:%d: %s", path, y.GetToken().Position.Line, msg)
+	return &LineError{y.GetToken().Position.Line, errors.New(msg)}
 }
 
 // keys lists the keys of a file of type t, also those of the structs in it.
@@ -88,7 +107,7 @@ func keys(t reflect.Type) (names []string) {
 		return nil
 	}
 	for i := range t.NumField() {
-		if name := t.Field(i).Tag.Get("yaml"); name != "" {
+		if name := t.Field(i).Tag.Get("yaml"); name != "" && name != "-" {
 			names = append(names, name)
 			names = append(names, keys(t.Field(i).Type)...)
 		}

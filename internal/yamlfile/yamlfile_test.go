@@ -11,8 +11,9 @@ func TestDecode(t *testing.T) {
 	for _, c := range []struct{ text, err string }{
 		{"", ""},
 		{"list: [a, b]", ""},
-		{"lists: [a]", `unknown field "lists"`},
-		{"list: 5", "sequence is expected"},
+		{"list: [a]\n---\nlist: [b]", "want one YAML document"},
+		{"lists: [a]", `line 1: key "lists" is unknown here`},
+		{"list: 5", "line 1: want a list"},
 		{"list:\n !- ", "not YAML: "}, // a panic of the library
 	} {
 		var v struct{ List []string }
