@@ -136,6 +136,7 @@ func (c *conn) addFaults(v *abi.AddFaultsRequest, text []byte) (reply, error) {
 	for _, d := range c.server.devices {
 		d.engine.Do(func() { d.AddFaults(p) })
 	}
+	c.server.log.Info("fault rules added", "first", first, "last", last, "pid", c.peer.PID)
 	return reply{body: []any{abi.AddFaultsReply{First: uint32(first), Last: uint32(last)}}}, nil
 }
 
@@ -151,6 +152,7 @@ func (c *conn) removeFault(v *abi.RemoveFaultRequest, _ *control.Packet) (reply,
 	if !found {
 		return reply{}, errorf(syscall.ENOENT, "no rule has the ID %d", v.ID)
 	}
+	c.server.log.Info("fault rule removed", "id", v.ID, "pid", c.peer.PID)
 	return reply{}, nil
 }
 

@@ -231,6 +231,7 @@ func (c *conn) setCounter(v *abi.SetCounterRequest, _ *control.Packet) (reply, e
 		n := d.Counters()
 		d.ShiftCounter(name, v.Value-k.Value(&n))
 	})
+	c.server.log.Info("counter set", "nic", d.Name(), "counter", name, "value", v.Value, "pid", c.peer.PID)
 	return reply{}, nil
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"softroce/attach"
 	"softroce/capture"
+	"softroce/internal/persona"
 	"softroce/internal/tempdir"
 	"softroce/nic"
 	"softroce/verbs"
@@ -42,9 +43,10 @@ type Config struct {
 	Identity     nic.Identity  // of each NIC
 
 	// By the number of the NIC, from 0.
-	PKeys  map[int][]uint16
-	Faults map[int]string
-	Sinks  map[int]wire.FrameSink // receives the frames of the NIC's link
+	PKeys    map[int][]uint16
+	Faults   map[int]string
+	Personas map[int]string         // names, in place of Identity and DeviceLimits
+	Sinks    map[int]wire.FrameSink // receives the frames of the NIC's link
 
 	IPOnly bool // the links do not carry RoCE v1, like the udp link
 
@@ -149,8 +151,14 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 		link = ipLink{link}
 	}
 	faults := wire.NewFaultLink(link, program)
+	p := &persona.Persona{Identity: c.Identity, Limits: c.DeviceLimits}
+	if name := c.Personas[i]; name != "" {
+		if p, err = persona.Load(name); err != nil {
+			return err
+		}
+	}
 	d, err := e.AddDevice(nic.DeviceConfig{
-		Name: nameOf(i), Link: faults, Iface: iface, Limits: c.DeviceLimits, PKeys: c.PKeys[i], Identity: c.Identity,
+		Name: nameOf(i), Link: faults, Iface: iface, Limits: p.Limits, PKeys: c.PKeys[i], Identity: p.Identity,
 	})
 	if err != nil {
 		return err

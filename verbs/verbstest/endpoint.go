@@ -2,6 +2,7 @@ package verbstest
 
 import (
 	"context"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -89,7 +90,14 @@ func (e EndpointConfig) New(t testing.TB, c *verbs.Context) *Endpoint {
 	}
 	gid := verbs.AnyGID
 	if e.IPv6 {
-		gid = 2 // the addresses follow the link-local entry: IPv4, IPv6
+		var gids []verbs.GIDEntry
+		gids, err = c.GIDs(t.Context())
+		must("GIDs")
+		for _, g := range gids {
+			if a := netip.AddrFrom16(g.GID); !g.RoCEv1 && a.IsGlobalUnicast() && !a.Is4In6() {
+				gid = g.Index
+			}
+		}
 	}
 	x.Info, err = x.QP.Info(t.Context(), gid)
 	must("info")

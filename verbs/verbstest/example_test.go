@@ -7,6 +7,7 @@ import (
 	"log"
 	"strings"
 	"syscall"
+	"time"
 
 	"softroce/capture"
 	"softroce/packet"
@@ -56,6 +57,30 @@ func ExampleFabric_Fire() {
 	// Output:
 	// transport retry counter exceeded, vendor error 0x81
 	// CLIENT_REREGISTER
+}
+
+// Rules can be added and removed one by one. A completion that is held arrives when its rule is
+// removed.
+func ExampleFabric_AddFaults() {
+	fabric, err := verbstest.NewFabric()
+	check(err)
+	defer fabric.Close()
+	x, y := fabric.Connected(verbstest.EndpointConfig{})
+
+	held := fabric.AddFaults("hold completion opcode rdma_write nic nic0")[0]
+	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 5), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+	for fabric.Faults()[0].Acted == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	n, err := x.CQ.Poll(make([]verbs.WC, 1))
+	check(err)
+	fmt.Println(n, "completions")
+
+	fabric.RemoveFault(held)
+	fmt.Println(x.Completion().Status)
+	// Output:
+	// 0 completions
+	// success
 }
 
 // A Recorder holds the packets of a link. Matches select those that a test makes claims about.

@@ -12,14 +12,18 @@
 package verbstest
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"testing"
 	"time"
 
 	"softroce/attach"
+	"softroce/internal/control"
 	"softroce/internal/fabrictest"
 	"softroce/internal/ib"
+	"softroce/internal/metrics"
+	"softroce/internal/suggest"
 	"softroce/verbs"
 	"softroce/wire"
 )
@@ -76,6 +80,12 @@ func WithFaults(nic int, program string) Option {
 	return func(o *options) { o.config.Faults[nic] = program }
 }
 
+// WithPersona makes a NIC, counted from 0, report to be another model: one of "softroce persona
+// list", or a file (docs/reference/personas.md).
+func WithPersona(nic int, name string) Option {
+	return func(o *options) { o.config.Personas[nic] = name }
+}
+
 // A FrameSink receives the frames of a link: a capture.Recorder or a capture.Writer, for example.
 // WriteFrame gets the time in nanoseconds of the Unix epoch and the number of the NIC. It may be
 // called from several goroutines, and does not keep frame.
@@ -123,7 +133,7 @@ func NewFabric(opts ...Option) (f *Fabric, err error) {
 
 func newConfig(opts []Option) fabrictest.Config {
 	o := options{fabrictest.Config{
-		PKeys: map[int][]uint16{}, Faults: map[int]string{}, Sinks: map[int]wire.FrameSink{},
+		PKeys: map[int][]uint16{}, Faults: map[int]string{}, Personas: map[int]string{}, Sinks: map[int]wire.FrameSink{},
 	}}
 	for _, f := range opts {
 		f(&o)
@@ -174,6 +184,86 @@ func (f *Fabric) Socket() string {
 func (f *Fabric) SetFaults(nic int, program string) {
 	f.t.Helper()
 	if err := f.fabric.SetFaults(nic, program); err != nil {
+		f.t.Fatalf("verbstest: %v", err)
+	}
+}
+
+// A Fault is a rule of the fault language, and what it did at one NIC.
+type Fault struct {
+	NIC        string
+	ID         int    // see AddFaults; 0 for a rule of WithFaults or SetFaults
+	Line       int    // in its program
+	Rule       string // its text
+	Matched    uint64 // packets, verbs, work requests or accesses that meet its conditions
+	Acted      uint64 // those on which it acted
+	Overflowed uint64 // packets that were dropped because a queue was full
+}
+
+// AddFaults adds the rules of a fault program to those that the NICs have, and returns their IDs in
+// the order of the lines, as "softroce fault add" does. A rule acts on all NICs, or on the one that
+// it names, from then on. SetFaults replaces rules for packets, completions and accesses at its NIC
+// that were added before.
+func (f *Fabric) AddFaults(program string) (ids []int) {
+	f.t.Helper()
+	f.operate(func(ctx context.Context, c *control.Client) error {
+		first, last, err := c.AddFaults(ctx, program)
+		for id := first; id <= last; id++ {
+			ids = append(ids, id)
+		}
+		return err
+	})
+	return ids
+}
+
+// RemoveFault removes a rule of AddFaults. Verbs and completions that it holds go on.
+func (f *Fabric) RemoveFault(id int) {
+	f.t.Helper()
+	f.operate(func(ctx context.Context, c *control.Client) error { return c.RemoveFault(ctx, id) })
+}
+
+// Faults returns what each rule did at each NIC that it applies to.
+func (f *Fabric) Faults() (l []Fault) {
+	for _, d := range f.fabric.Server.Snapshot().Devices {
+		for _, i := range d.Faults {
+			l = append(l, Fault{d.Name, i.ID, i.Line, i.Rule, i.Matched, i.Acted, i.Overflowed})
+		}
+	}
+	return l
+}
+
+// SetCounter sets a counter of a NIC, counted from 0. Its name is that of "softroce show counters".
+func (f *Fabric) SetCounter(nic int, counter string, value uint64) {
+	f.t.Helper()
+	f.operate(func(ctx context.Context, c *control.Client) error {
+		return c.SetCounter(ctx, f.fabric.Devices[nic].Name(), counter, value)
+	})
+}
+
+// Counter returns a counter of a NIC, counted from 0, by the name of "softroce show counters".
+func (f *Fabric) Counter(nic int, counter string) (n uint64) {
+	f.t.Helper()
+	k := metrics.Find(counter)
+	if k == nil {
+		f.t.Fatalf("verbstest: %q is not a counter%s", counter, suggest.Word(counter, metrics.Names()))
+		return 0
+	}
+	f.fabric.Do(nic, func() {
+		c := f.fabric.Devices[nic].Counters()
+		n = k.Value(&c)
+	})
+	return n
+}
+
+// operate lets the operator of the fabric do something.
+func (f *Fabric) operate(do func(context.Context, *control.Client) error) {
+	f.t.Helper()
+	ctx := context.Background()
+	c, err := control.NewClient(ctx, f.Dial())
+	if err == nil {
+		defer c.Close()
+		err = do(ctx, c)
+	}
+	if err != nil {
 		f.t.Fatalf("verbstest: %v", err)
 	}
 }

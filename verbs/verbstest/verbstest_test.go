@@ -1,10 +1,14 @@
 package verbstest_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"softroce/capture"
 	"softroce/packet"
@@ -155,6 +159,69 @@ func TestLinksAndEventsOfEachNIC(t *testing.T) {
 					t.Errorf("%d engines, NIC %d: %v, %v, want %v", 1+engines, nic, e.EventType, err, want)
 				}
 			}
+		}
+	}
+}
+
+// Rules are added, counted and removed by their IDs, beside each other; those of one NIC do nothing
+// at the other.
+func TestAddedFaultsAreCountedAndRemoved(t *testing.T) {
+	f := verbstest.New(t)
+	x, y := f.Connected(verbstest.EndpointConfig{})
+	ids := f.AddFaults("# two rules\nhold completion opcode rdma_write nic nic0\nfail alloc_pd ENOMEM count 1")
+	if len(ids) != 2 || ids[1] != ids[0]+1 {
+		t.Fatalf("IDs %v", ids)
+	}
+	x.Send(verbs.SendWR{WRID: 1, Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 5), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+	y.Send(verbs.SendWR{WRID: 2, Opcode: verbs.WRRDMAWrite, SGList: y.SGE(0, 5), RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()})
+	y.Completion()
+	if _, err := x.Context.AllocPD(t.Context()); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("alloc_pd: %v", err)
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for f.Faults()[0].Acted == 0 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	want := []verbstest.Fault{
+		{NIC: "nic0", ID: ids[0], Line: 2, Rule: "hold completion opcode rdma_write nic nic0", Matched: 1, Acted: 1},
+		{NIC: "nic0", ID: ids[1], Line: 3, Rule: "fail alloc_pd ENOMEM count 1", Matched: 1, Acted: 1},
+		{NIC: "nic1", ID: ids[1], Line: 3, Rule: "fail alloc_pd ENOMEM count 1"},
+	}
+	if got := f.Faults(); !slices.Equal(got, want) {
+		t.Errorf("rules %+v, want %+v", got, want)
+	}
+	if n, err := x.CQ.Poll(make([]verbs.WC, 1)); n != 0 || err != nil {
+		t.Errorf("%d completions that are held, %v", n, err)
+	}
+	f.RemoveFault(ids[0])
+	x.Completion()
+	if got := f.Faults(); len(got) != 2 || got[0].ID != ids[1] {
+		t.Errorf("rules %+v after one was removed", got)
+	}
+	f.SetCounter(0, "out_of_sequence", 7)
+	if n := f.Counter(0, "out_of_sequence"); n != 7 {
+		t.Errorf("the counter is %d, want 7", n)
+	}
+}
+
+// A NIC with a persona reports it, and connects to one without.
+func TestPersona(t *testing.T) {
+	f := verbstest.New(t, verbstest.WithPersona(0, "connectx-7"))
+	for _, c := range []struct {
+		nic    int
+		vendor uint32
+	}{{0, 0x2c9}, {1, 0xffffff}} {
+		if a, err := f.Open(c.nic).QueryDevice(t.Context()); err != nil || a.VendorID != c.vendor {
+			t.Errorf("NIC %d: vendor %#x, %v; want %#x", c.nic, a.VendorID, err, c.vendor)
+		}
+	}
+	for _, ipv6 := range []bool{false, true} {
+		x, y := f.Connected(verbstest.EndpointConfig{IPv6: ipv6})
+		x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 5), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+		x.Completion()
+		x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 5), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey() + 1})
+		if wc := x.Failure(verbs.WCRemAccessErr); wc.VendorErr != 0x88 {
+			t.Errorf("vendor error %#x, want 0x88", wc.VendorErr)
 		}
 	}
 }
