@@ -39,7 +39,7 @@ func cmRequest[T any](name string, f func(*conn, *T, *control.Packet) ([]any, er
 // cmIDRequest is cmRequest for a request on an identifier. Its body begins with the identifier's
 // handle.
 func cmIDRequest[T any](name string, f func(*conn, *cm.ID, *T) ([]any, error)) *operation {
-	return cmRequest(name, func(c *conn, v *T, p *control.Packet) ([]any, error) {
+	o := cmRequest(name, func(c *conn, v *T, p *control.Packet) ([]any, error) {
 		var first abi.HandleRequest
 		if _, err := abi.Decode(p.Body, &first); err != nil {
 			return nil, err
@@ -50,6 +50,31 @@ func cmIDRequest[T any](name string, f func(*conn, *cm.ID, *T) ([]any, error)) *
 		}
 		return f(c, id, v)
 	})
+	o.onID = true
+	return o
+}
+
+// cmNIC returns the name of the NIC that a request to the connection manager is about; "": it is
+// not known.
+func (c *conn) cmNIC(op *operation, p *control.Packet) (name string) {
+	c.mu.Lock()
+	session := c.session
+	c.mu.Unlock()
+	if session == nil {
+		return ""
+	}
+	var first abi.HandleRequest // 0 is the handle of no identifier
+	if op.onID {
+		if _, err := abi.Decode(p.Body, &first); err != nil {
+			return ""
+		}
+	}
+	c.server.cm.do(func() {
+		if n := session.NICOf(first.Handle); n != nil {
+			name = n.Name()
+		}
+	})
+	return name
 }
 
 // cmIDCall is cmIDRequest for a request whose body is the identifier's handle alone.

@@ -119,7 +119,7 @@ func (c *conn) handle(p *control.Packet) {
 	op, owner, err := c.lookUp(p)
 	var faults fault.VerbVerdict
 	if err == nil {
-		faults, err = c.fault(p, owner)
+		faults, err = c.fault(op, p, owner)
 	}
 	late := faults.Delay > 0 || faults.Held != nil
 	if err == nil && op.run != nil && !late {

@@ -37,16 +37,22 @@ var verbs = map[uint16]string{
 }
 
 // fault returns what the fault program does to a request, and the error with which it fails.
-func (c *conn) fault(p *control.Packet, owner *conn) (v fault.VerbVerdict, err error) {
+func (c *conn) fault(op *operation, p *control.Packet, owner *conn) (v fault.VerbVerdict, err error) {
+	if c.server.config.Faults.Empty() {
+		return v, nil
+	}
 	i := owner.shown.Load()
 	call := fault.Call{Verb: verbs[p.Header.Op], NIC: i.Device, PID: c.peer.PID, Comm: c.shown.Load().Comm}
-	if p.Header.Op == abi.OpOpenDevice { // the NIC is that of the request
+	switch {
+	case p.Header.Op == abi.OpOpenDevice: // the NIC is that of the request
 		var o abi.OpenDeviceRequest
 		if _, err := abi.Decode(p.Body, &o); err == nil {
 			if d, ok := c.server.findDevice(abi.Text(o.Name[:])); ok {
 				call.NIC = d.Name()
 			}
 		}
+	case call.Verb != "" && call.NIC == "":
+		call.NIC = c.cmNIC(op, p)
 	}
 	v = c.server.config.Faults.Evaluate(call)
 	for _, r := range v.Rules {

@@ -25,6 +25,8 @@ type operation struct {
 	// wait. Only prepare touches the client's memory and descriptors.
 	run     func(*conn, *control.Packet) (reply, error)
 	prepare func(*conn, *control.Packet) (prepared, error)
+
+	onID bool // the body begins with the handle of an identifier of the connection manager
 }
 
 // prepared is what prepare leaves to be done.

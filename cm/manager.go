@@ -248,6 +248,18 @@ func (s *Session) ID(handle uint32) (*ID, error) {
 	return nil, errnoError(syscall.EINVAL, "no identifier has handle %d", handle)
 }
 
+// NICOf returns the NIC to which the identifier with a handle is bound, or the only one that the
+// session may use; nil: neither is known.
+func (s *Session) NICOf(handle uint32) NIC {
+	if id := s.ids[handle]; id != nil && id.nic != nil {
+		return id.nic
+	}
+	if len(s.nics) == 1 {
+		return s.nics[0]
+	}
+	return nil
+}
+
 // Remove reports the removal of a NIC to the identifiers that are bound to it.
 func (m *Manager) Remove(n NIC) {
 	for s := range m.sessions {

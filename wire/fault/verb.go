@@ -181,6 +181,13 @@ func (v *Verbs) Evaluate(c Call) (d VerbVerdict) {
 	return d
 }
 
+// Empty reports whether there is no rule.
+func (v *Verbs) Empty() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.rules) == 0
+}
+
 // Counters returns what each rule did with the verbs on NICs, in the order of the program. The name
 // "" stands for verbs of programs that have opened none. Rules for other NICs are left out.
 func (v *Verbs) Counters(nics ...string) (l []VerbCounters) {
