@@ -2,7 +2,9 @@ package nic_test
 
 import (
 	"bytes"
+	"errors"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,6 +58,36 @@ func TestPortStateChangesRaiseEvents(t *testing.T) {
 			}
 		}
 	}
+}
+
+// An event that is fired arrives whatever the state of the port was, and the port is then as it
+// says. A port whose interface is down cannot become active.
+func TestFiredPortEventsArrive(t *testing.T) {
+	w := newTestFabric(t)
+	i := &unpluggableInterface{Interface: wire.StaticInterface("eth0", [6]byte{2, 0, 0, 0, 0, 1}, 1500), up: true}
+	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "x", Link: w.fabric.NewLink(w.engine), Iface: i, Identity: nic.Identity{Ports: 2}})
+	check(t, err)
+	c := w.client(d)
+	for port := range uint32(3) { // 0 is port 1
+		for _, event := range []ib.EventType{ib.EventPortActive, ib.EventPortErr, ib.EventPortErr, ib.EventPortActive, ib.EventPortActive} {
+			c.Events = nil
+			check(t, d.Fire(event, port))
+			if len(c.Events) != 1 || c.Events[0].Type != event || c.Events[0].Port != max(1, int(port)) {
+				t.Errorf("port %d, %v: events %+v", port, event, c.Events)
+			}
+			a, err := d.QueryPortNumber(max(1, int(port)))
+			if check(t, err); (a.State == ib.PortActive) != (event == ib.EventPortActive) {
+				t.Errorf("port %d after %v: %v", port, event, a.State)
+			}
+		}
+	}
+	i.up = false
+	i.change()
+	c.Events = nil
+	if err := d.Fire(ib.EventPortActive, 1); !errors.Is(err, syscall.ENETDOWN) || len(c.Events) != 0 || d.QueryPort().State != ib.PortDown {
+		t.Errorf("%v, events %+v", err, c.Events)
+	}
+	check(t, d.Fire(ib.EventPortActive, 2))
 }
 
 // A link that is taken down loses what is sent to it and from it, and then goes on.

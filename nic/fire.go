@@ -13,7 +13,7 @@ import (
 // completion queue that is in error stops. number is that of the queue pair, or the ID of the
 // completion queue or SRQ, that the event is about; of an event of a port that of the port, where 0
 // is port 1; and 0 for an event of the device.
-// Errors are EINVAL and ENOENT.
+// Errors are EINVAL, ENOENT, and ENETDOWN for PORT_ACTIVE of a port whose interface is down.
 func (d *Device) Fire(t ib.EventType, number uint32) error {
 	target := eventTarget(t)
 	switch {
@@ -23,6 +23,8 @@ func (d *Device) Fire(t ib.EventType, number uint32) error {
 		return errorf(syscall.EINVAL, "%v needs the number of a %s", t, target.kind)
 	case target.kind == portKind && int(number) > d.identity.Ports:
 		return d.checkPort(int(number))
+	case t == ib.EventPortActive && number <= 1 && !d.iface.Up():
+		return errorf(syscall.ENETDOWN, "port 1 of NIC %s stays down, as interface %s does", d.name, d.iface.Name())
 	case target.kind == "" && number != 0:
 		return errorf(syscall.EINVAL, "%v is an event of the NIC, not of object %d", t, number)
 	case !target.fire(d, t, number):
@@ -65,11 +67,25 @@ const portKind = "port"
 
 func (d *Device) firePort(t ib.EventType, number uint32) bool {
 	port := max(1, int(number))
-	if t == ib.EventPortErr || t == ib.EventPortActive {
-		return d.SetPort(port, t == ib.EventPortActive) == nil
+	if up := t == ib.EventPortActive; up || t == ib.EventPortErr {
+		was := d.portIsUp(port)
+		if err := d.SetPort(port, up); err != nil {
+			return false
+		}
+		if was != up {
+			return true // the change has raised the event
+		}
 	}
 	d.broadcastPort(t, port)
 	return true
+}
+
+// portIsUp reports whether a port that the device has is ACTIVE.
+func (d *Device) portIsUp(port int) bool {
+	if port == 1 {
+		return d.up
+	}
+	return d.secondUp
 }
 
 func (d *Device) fireNIC(ib.EventType, uint32) bool {

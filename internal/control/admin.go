@@ -106,7 +106,8 @@ func (c *Client) RemoveFault(ctx context.Context, id int) error {
 }
 
 // FireEvent raises an asynchronous event of a device, or of a queue pair, CQ or SRQ that number
-// names: see abi.FireEventRequest. Its errors are EINVAL, ENODEV, ENOENT, and EACCES as SetPKeys.
+// names: see abi.FireEventRequest. Its errors are EINVAL, ENODEV, ENOENT, ENETDOWN for PORT_ACTIVE
+// of a port whose interface is down, and EACCES as SetPKeys.
 func (c *Client) FireEvent(ctx context.Context, device string, event ib.EventType, number uint32) error {
 	req := abi.FireEventRequest{Event: uint32(event), Number: number}
 	abi.PutText(req.Device[:], device)
