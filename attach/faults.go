@@ -15,11 +15,11 @@ import (
 // verbs names the operations that are verbs as the fault language does.
 var verbs = map[uint16]string{
 	abi.OpOpenDevice: "open_device", abi.OpQueryDevice: "query_device", abi.OpQueryPort: "query_port",
-	abi.OpQueryGIDs: "query_gid", abi.OpQueryPKeys: "query_pkey",
+	abi.OpQueryGIDs: "query_gid", abi.OpQueryPKeys: "query_pkey", abi.OpQueryClock: "query_rt_values",
 	abi.OpAllocPD: "alloc_pd", abi.OpDeallocPD: "dealloc_pd",
-	abi.OpRegMR: "reg_mr", abi.OpReregMR: "rereg_mr", abi.OpDeregMR: "dereg_mr",
+	abi.OpRegMR: "reg_mr", abi.OpReregMR: "rereg_mr", abi.OpQueryMR: "import_mr", abi.OpDeregMR: "dereg_mr",
 	abi.OpAllocMW: "alloc_mw", abi.OpDeallocMW: "dealloc_mw",
-	abi.OpAllocDM: "alloc_dm", abi.OpFreeDM: "free_dm",
+	abi.OpAllocDM: "alloc_dm", abi.OpQueryDM: "import_dm", abi.OpCopyToDM: "memcpy_to_dm", abi.OpCopyFromDM: "memcpy_from_dm", abi.OpFreeDM: "free_dm",
 	abi.OpOpenXRCD: "open_xrcd", abi.OpCloseXRCD: "close_xrcd",
 	abi.OpCreateAH: "create_ah", abi.OpDestroyAH: "destroy_ah",
 	abi.OpCreateChannel: "create_comp_channel", abi.OpDestroyChannel: "destroy_comp_channel",
@@ -33,7 +33,7 @@ var verbs = map[uint16]string{
 	abi.OpCMBind: "rdma_bind_addr", abi.OpCMResolveAddr: "rdma_resolve_addr", abi.OpCMResolveRoute: "rdma_resolve_route",
 	abi.OpCMListen: "rdma_listen", abi.OpCMConnect: "rdma_connect", abi.OpCMAccept: "rdma_accept", abi.OpCMReject: "rdma_reject",
 	abi.OpCMEstablish: "rdma_establish", abi.OpCMDisconnect: "rdma_disconnect", abi.OpCMNotify: "rdma_notify",
-	abi.OpCMSetOption: "rdma_set_option", abi.OpCMJoin: "rdma_join_multicast", abi.OpCMLeave: "rdma_leave_multicast",
+	abi.OpCMInitQPAttr: "rdma_init_qp_attr", abi.OpCMSetOption: "rdma_set_option", abi.OpCMJoin: "rdma_join_multicast", abi.OpCMLeave: "rdma_leave_multicast",
 }
 
 // fault returns what the fault program does to a request, and the error with which it fails.

@@ -63,6 +63,10 @@ func TestVerbsFailByRule(t *testing.T) {
 	client.event(rdmacm.EventAddrResolved)
 	failing(0, "rdma_resolve_route", id.ResolveRoute)
 	client.event(rdmacm.EventRouteResolved)
+	failing(0, "rdma_init_qp_attr", func(ctx context.Context) error {
+		_, _, err := id.InitQPAttr(ctx, verbs.QPSInit)
+		return err
+	})
 	failing(0, "rdma_connect", func(ctx context.Context) error { return id.Connect(ctx, rdmacm.ConnParam{}) })
 	request := server.event(rdmacm.EventConnectRequest).ID
 	failing(1, "rdma_accept", func(ctx context.Context) error { return request.Accept(ctx, rdmacm.ConnParam{}) })

@@ -10,11 +10,11 @@ import (
 // librdmacm call them.
 var VerbNames = []string{
 	"open_device", "query_device", "query_port",
-	"query_gid", "query_pkey",
+	"query_gid", "query_pkey", "query_rt_values",
 	"alloc_pd", "dealloc_pd",
-	"reg_mr", "rereg_mr", "dereg_mr",
+	"reg_mr", "rereg_mr", "import_mr", "dereg_mr",
 	"alloc_mw", "dealloc_mw",
-	"alloc_dm", "free_dm",
+	"alloc_dm", "import_dm", "memcpy_to_dm", "memcpy_from_dm", "free_dm",
 	"open_xrcd", "close_xrcd",
 	"create_ah", "destroy_ah",
 	"create_comp_channel", "destroy_comp_channel",
@@ -28,7 +28,7 @@ var VerbNames = []string{
 	"rdma_bind_addr", "rdma_resolve_addr", "rdma_resolve_route",
 	"rdma_listen", "rdma_connect", "rdma_accept", "rdma_reject",
 	"rdma_establish", "rdma_disconnect", "rdma_notify",
-	"rdma_set_option", "rdma_join_multicast", "rdma_leave_multicast",
+	"rdma_init_qp_attr", "rdma_set_option", "rdma_join_multicast", "rdma_leave_multicast",
 }
 
 // errnos has the error numbers of Linux by name.

@@ -25,6 +25,8 @@ static void device_verbs(void)
 	FAILING("query_port", RETURNS(EXDEV, ibv_query_port(s.context, 1, &port)));
 	FAILING("query_gid", FAILS(EXDEV, ibv_query_gid(s.context, 1, 1, &gid) == -1));
 	FAILING("query_pkey", FAILS(EXDEV, ibv_query_pkey(s.context, 1, 0, &pkey) == -1));
+	struct ibv_values_ex now = {.comp_mask = IBV_VALUES_MASK_RAW_CLOCK};
+	FAILING("query_rt_values", RETURNS(EXDEV, ibv_query_rt_values_ex(s.context, &now)));
 }
 
 static void memory_verbs(void)
@@ -40,6 +42,7 @@ static void memory_verbs(void)
 	REQUIRE((mr = ibv_reg_mr(pd, s.buf, sizeof s.buf, ALL_ACCESS)));
 	FAILING("rereg_mr", FAILS(EXDEV, ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0,
 						      IBV_ACCESS_LOCAL_WRITE)));
+	FAILING("import_mr", FAILS(EXDEV, !ibv_import_mr(pd, mr->handle)));
 	FAILING("dereg_mr", RETURNS(EXDEV, ibv_dereg_mr(mr)));
 	RETURNS(0, ibv_dereg_mr(mr));
 	FAILING("alloc_mw", FAILS(EXDEV, !ibv_alloc_mw(pd, IBV_MW_TYPE_1)));
@@ -48,6 +51,9 @@ static void memory_verbs(void)
 	RETURNS(0, ibv_dealloc_mw(mw));
 	FAILING("alloc_dm", FAILS(EXDEV, !ibv_alloc_dm(s.context, &dm_attr)));
 	REQUIRE((dm = ibv_alloc_dm(s.context, &dm_attr)));
+	FAILING("import_dm", FAILS(EXDEV, !ibv_import_dm(s.context, dm->handle)));
+	FAILING("memcpy_to_dm", RETURNS(EXDEV, ibv_memcpy_to_dm(dm, 0, s.buf, 64)));
+	FAILING("memcpy_from_dm", RETURNS(EXDEV, ibv_memcpy_from_dm(s.buf, dm, 0, 64)));
 	FAILING("free_dm", RETURNS(EXDEV, ibv_free_dm(dm)));
 	RETURNS(0, ibv_free_dm(dm));
 	FAILING("dealloc_pd", RETURNS(EXDEV, ibv_dealloc_pd(pd)));

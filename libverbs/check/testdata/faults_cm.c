@@ -87,6 +87,9 @@ static void connection(uint16_t port)
 	FAILING("rdma_resolve_route", FAILS(EXDEV, rdma_resolve_route(id, 1000) == -1));
 	REQUIRE(!rdma_resolve_route(id, 1000));
 	await(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT};
+	int mask;
+	FAILING("rdma_init_qp_attr", FAILS(EXDEV, rdma_init_qp_attr(id, &attr, &mask) == -1));
 	FAILING("rdma_connect", FAILS(EXDEV, rdma_connect(id, &param) == -1));
 	REQUIRE(!rdma_connect(id, &param));
 	request_id = await(RDMA_CM_EVENT_CONNECT_REQUEST, 0);
