@@ -119,7 +119,7 @@ type completionState struct {
 func (c *Completions) Add(now int64, p *Program) {
 	for i := range p.Completions {
 		r := p.Completions[i]
-		rnd := rand.New(rand.NewPCG(p.Seed, completionRules|uint64(cmp.Or(r.ID, i))))
+		rnd := rand.New(rand.NewPCG(p.Seed, completionRules|uint64(cmp.Or(r.stream, i))))
 		c.rules = append(c.rules, &completionState{&r, choice{rnd: rnd}, now})
 	}
 }

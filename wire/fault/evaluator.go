@@ -61,7 +61,7 @@ func (e *Evaluator) Add(now int64, p *Program) {
 		r := p.Rules[i]
 		// Each rule has a generator, so that adding a rule does not change what another one
 		// selects.
-		s := &ruleState{Rule: &r, choice: choice{rnd: rand.New(rand.NewPCG(p.Seed, uint64(cmp.Or(r.ID, i))))}, start: now}
+		s := &ruleState{Rule: &r, choice: choice{rnd: rand.New(rand.NewPCG(p.Seed, uint64(cmp.Or(r.stream, i))))}, start: now}
 		s.count.Rule = r
 		e.rules = append(e.rules, s)
 		e.directions |= cmp.Or(r.Direction, Sent|Received)

@@ -30,6 +30,11 @@ type Source struct {
 	ID   int    // see Verbs.Number
 	Line int    // in the program; 0 for a rule that was not parsed
 	Text string // of the line
+
+	// stream tells the random numbers of the rules of one seed apart; 0: the rule's index does. It
+	// is that of the rule in its program if the program has a seed, so that the program decides
+	// the same each time that it is added.
+	stream int
 }
 
 // sources returns those of all rules, which may be changed.

@@ -94,9 +94,12 @@ func (v *Verbs) Number(p *Program) (first, last int) {
 	l := p.sources()
 	slices.SortFunc(l, func(a, b *Source) int { return cmp.Compare(a.Line, b.Line) })
 	first = v.last + 1
-	for _, s := range l {
+	for i, s := range l {
 		v.last++
-		s.ID = v.last
+		s.ID, s.stream = v.last, v.last
+		if p.seeded {
+			s.stream = i + 1
+		}
 	}
 	return first, v.last
 }
@@ -134,7 +137,7 @@ func (v *Verbs) add(nic string, p *Program, start time.Time) {
 			continue
 		}
 		r.NIC = cmp.Or(r.NIC, nic)
-		rnd := rand.New(rand.NewPCG(p.Seed, verbRules|uint64(cmp.Or(r.ID, i))))
+		rnd := rand.New(rand.NewPCG(p.Seed, verbRules|uint64(cmp.Or(r.stream, i))))
 		v.rules = append(v.rules, &verbState{&r, choice{rnd: rnd}, start, make(chan struct{}), nic, map[string]*VerbCounters{}})
 	}
 }

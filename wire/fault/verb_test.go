@@ -1,11 +1,14 @@
 package fault
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"softroce/internal/ib"
 )
 
 func verbsOf(t *testing.T, nic, program string) *Verbs {
@@ -162,5 +165,41 @@ func TestProgramOfANICLeavesOthersAlone(t *testing.T) {
 	v.SetProgram("nic0", &Program{})
 	if e := on("nic0"); e != 0 {
 		t.Errorf("after the program was taken away: %v", e)
+	}
+}
+
+// A program with a seed decides the same each time that it is added, and rules without one do not
+// decide alike.
+func TestAddedProgramsDecideByTheirSeed(t *testing.T) {
+	const program = "fail alloc_pd ENOMEM chance 50%\ndrop chance 50%\nfail completion LOC_PROT_ERR chance 50%\nslow alloc_pd 1us chance 50%"
+	rules := NewVerbs()
+	decisions := func(text string) string {
+		p, err := Parse(strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, last := rules.Number(p)
+		rules.Add(p)
+		packets, c := NewEvaluator(p.For("nic0")), &Completions{}
+		c.Add(1, p.For("nic0"))
+		got := ""
+		for i := range int64(32) {
+			var v Verdict
+			packets.Evaluate(i, &PacketInfo{}, &v, 10)
+			got += fmt.Sprint(len(rules.Evaluate(Call{Verb: "alloc_pd"}).Rules), v.Drop, c.Fail(i, &WorkRequest{Opcode: ib.WCSend}) != nil, " ")
+		}
+		for id := first; id <= last; id++ {
+			rules.Remove(id)
+		}
+		return got
+	}
+	if a, b := decisions("seed 7\n"+program), decisions("seed 7\n"+program); a != b {
+		t.Errorf("the same program decides\n%s and then\n%s", a, b)
+	}
+	if a, b := decisions("seed 7\n"+program), decisions("seed 8\n"+program); a == b {
+		t.Error("another seed decides the same")
+	}
+	if a, b := decisions(program), decisions(program); a == b {
+		t.Error("two programs without a seed decide the same")
 	}
 }
