@@ -79,9 +79,17 @@ func (f *FaultLink) SetOwner(fn func(qpn uint32) (pid int, comm string)) { f.inf
 // that calls Send and Receive.
 func (f *FaultLink) Add(now int64, p *fault.Program) { f.rules.Add(now, p) }
 
-// Remove removes the rule with an ID and reports whether there was one. It is for the goroutine
-// that calls Send and Receive.
-func (f *FaultLink) Remove(id int) bool { return f.rules.Remove(id) }
+// Remove removes the rule with an ID and reports whether there was one. Packets that it has stalled
+// pass next; what other rules have queued stays queued. It is for the goroutine that calls Send and
+// Receive.
+func (f *FaultLink) Remove(id int) bool {
+	if !f.rules.Remove(id) {
+		return false
+	}
+	f.tx.release(id, f.now)
+	f.rx.release(id, f.now)
+	return true
+}
 
 // RuleCounters returns what each rule did, in the order of the program. It is for the goroutine
 // that calls Send and Receive.

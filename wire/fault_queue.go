@@ -21,6 +21,7 @@ type queuedPacket[T any] struct {
 	due          int64  // not to pass before
 	reorder      int    // later packets of the flow that still have to pass first
 	reorderUntil int64  // when it no longer waits for them
+	stalled      int    // ID of the rule that has stalled it until due; 0: none
 	rate         *fault.RateQueue
 	notes        []*fault.Note // for captures, when the frame is sent
 }
@@ -87,6 +88,18 @@ func (q *faultQueue[T]) expire(now int64) {
 	}
 	for len(q.delayed) > 0 && q.delayed[0].due <= now {
 		q.passing = append(q.passing, q.pop())
+	}
+}
+
+// release makes the packets due that a rule has stalled. They pass in the order of their arrival.
+func (q *faultQueue[T]) release(rule int, now int64) {
+	waiting := q.delayed
+	q.delayed = nil
+	for _, p := range waiting {
+		if p.stalled == rule && rule != 0 {
+			p.due = now
+		}
+		q.push(p)
 	}
 }
 

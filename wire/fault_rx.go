@@ -108,7 +108,7 @@ func (f *FaultLink) queueRx(now int64, rx *RxFrame) {
 		v.SetFields(c.Head)
 		f.rx.add(queuedPacket[*rxCopy]{
 			frame: c, flow: f.flowOf(rx), seq: f.rxSeq,
-			due: v.Due, reorder: v.Reorder, reorderUntil: v.ReorderUntil, rate: v.Queue,
+			due: v.Due, reorder: v.Reorder, reorderUntil: v.ReorderUntil, stalled: v.Stalled, rate: v.Queue,
 		}, now)
 	}
 }

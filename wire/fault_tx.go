@@ -96,7 +96,7 @@ func (f *FaultLink) queueTx(now int64, tx *TxFrame, noting bool) {
 		}
 		f.tx.add(queuedPacket[*txCopy]{
 			notes: notes, frame: c, flow: faultFlow{tx.Path.Dst, f.info.Header.DestQP}, seq: f.txSeq,
-			due: v.Due, reorder: v.Reorder, reorderUntil: v.ReorderUntil, rate: v.Queue,
+			due: v.Due, reorder: v.Reorder, reorderUntil: v.ReorderUntil, stalled: v.Stalled, rate: v.Queue,
 		}, now)
 	}
 }

@@ -97,6 +97,42 @@ func TestStalledNICGoesOn(t *testing.T) {
 	}
 }
 
+// A NIC whose stall is removed goes on at once. What another stall holds waits on.
+func TestRemovedStallReleasesPackets(t *testing.T) {
+	f := verbstest.New(t)
+	slow := func(o *verbs.ConnectOptions) { o.Timeout = 31 } // hours
+	x, y := f.Connected(verbstest.EndpointConfig{Options: slow})
+	u, v := f.Connected(verbstest.EndpointConfig{Options: slow})
+	stalls := f.AddFaults(fmt.Sprintf("stall nic nic1 receive qp %d time ..1h\nstall nic nic1 receive qp %d time ..1h", y.QPNum(), v.QPNum()))
+	write := func(a, b *verbstest.Endpoint, id uint64) {
+		a.Send(verbs.SendWR{WRID: id, Opcode: verbs.WRRDMAWrite, SGList: a.SGE(0, 8), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
+	}
+	write(u, v, 9)
+	for id := range uint64(3) {
+		write(x, y, id)
+	}
+	acted := func() (n uint64) {
+		for _, r := range f.Faults() {
+			n += r.Acted
+		}
+		return n
+	}
+	for deadline := time.Now().Add(30 * time.Second); acted() < 4 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	f.RemoveFault(stalls[0])
+	for id := range uint64(3) {
+		if wc := x.Completion(); wc.WRID != id {
+			t.Errorf("work request %d completes, want %d", wc.WRID, id)
+		}
+	}
+	if n, err := u.CQ.Poll(make([]verbs.WC, 1)); n != 0 || err != nil {
+		t.Errorf("%d completions of a queue pair that is stalled, %v", n, err)
+	}
+	f.RemoveFault(stalls[1])
+	u.Completion()
+}
+
 // A NIC that has forgotten a queue pair does not answer its peer, and serves the others.
 func TestForgottenQueuePair(t *testing.T) {
 	f := verbstest.New(t)

@@ -68,8 +68,7 @@ func (e *Evaluator) Add(now int64, p *Program) {
 	}
 }
 
-// Remove removes the rule with an ID and reports whether there was one. What it has queued stays
-// queued.
+// Remove removes the rule with an ID and reports whether there was one.
 func (e *Evaluator) Remove(id int) bool {
 	n := len(e.rules)
 	e.rules = slices.DeleteFunc(e.rules, func(r *ruleState) bool { return r.ID == id })
@@ -111,6 +110,7 @@ type Verdict struct {
 	Copies  int    // to pass in addition to the packet
 
 	Due          int64 // not to pass before
+	Stalled      int   // ID of the Stall rule that Due is from; 0: none
 	Reorder      int   // later packets of the flow that have to pass first
 	ReorderUntil int64 // when it no longer waits for them
 
@@ -238,7 +238,9 @@ func (r *ruleState) act(p *PacketInfo, v *Verdict, now int64) {
 	case Rate:
 		r.enqueue(p, v)
 	case Stall:
-		v.Due = max(v.Due, r.start+int64(r.Until))
+		if end := r.start + int64(r.Until); end > v.Due {
+			v.Due, v.Stalled = end, r.ID
+		}
 	}
 }
 
