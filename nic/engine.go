@@ -28,8 +28,9 @@ type EngineConfig struct {
 	Spin time.Duration
 
 	// KeepsP means that Run keeps its P, of which GOMAXPROCS counts one for it, when it sleeps
-	// briefly. Else Go's monitor (sysmon) takes the P away each time, and as long as it does that it
-	// wakes up every 20 µs. Where a load makes the engine sleep often, that is much of its time.
+	// briefly. Else Go's monitor (sysmon) takes the P away each time, and as long as it does that
+	// it wakes up every 20 µs. Where a load makes the engine sleep often, that takes much of its
+	// time.
 	KeepsP bool
 
 	// Clock returns a monotonic time in nanoseconds, above 0; nil means the system's clock. A

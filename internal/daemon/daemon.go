@@ -249,9 +249,9 @@ func (d *Daemon) endCapture() error {
 // spareProcs is how many goroutines may run beside those that keep the processors busy.
 const spareProcs = 16
 
-// addSpareProcs lets more goroutines run at a time than there are processors. An engine that wakes then
-// competes with busy goroutines in the kernel's scheduler, which prefers a thread that slept. In
-// Go's scheduler it would wait behind all of them, with a time slice of 10 ms each.
+// addSpareProcs lets more goroutines run at a time than there are processors. An engine that wakes
+// then competes with busy goroutines in the kernel's scheduler, which prefers a thread that slept.
+// In Go's scheduler it would wait behind all of them, with a time slice of 10 ms each.
 var addSpareProcs = sync.OnceFunc(func() { addProcs(spareProcs) })
 
 // addProcs changes GOMAXPROCS, which the daemons of a process share.

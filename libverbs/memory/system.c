@@ -7,10 +7,11 @@
 
 #define MAX_ERRNO 4095
 
-long sr_system_call(long number, long a, long b, long c, long d, long e, long f)
+/* Another architecture has no definition of system_call. */
+#if defined __x86_64__
+static long system_call(long number, long a, long b, long c, long d, long e, long f)
 {
 	long result;
-#if defined __x86_64__
 	register long r10 __asm__("r10") = d;
 	register long r8 __asm__("r8") = e;
 	register long r9 __asm__("r9") = f;
@@ -18,7 +19,11 @@ long sr_system_call(long number, long a, long b, long c, long d, long e, long f)
 			 : "=a"(result)
 			 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
 			 : "rcx", "r11", "memory");
+	return result;
+}
 #elif defined __aarch64__
+static long system_call(long number, long a, long b, long c, long d, long e, long f)
+{
 	register long x8 __asm__("x8") = number;
 	register long x0 __asm__("x0") = a;
 	register long x1 __asm__("x1") = b;
@@ -30,10 +35,13 @@ long sr_system_call(long number, long a, long b, long c, long d, long e, long f)
 			 : "+r"(x0)
 			 : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
 			 : "memory");
-	result = x0;
-#else
-#error "system calls of this architecture are not known"
+	return x0;
+}
 #endif
+
+long sr_system_call(long number, long a, long b, long c, long d, long e, long f)
+{
+	long result = system_call(number, a, b, c, d, e, f);
 	if (result < 0 && result >= -MAX_ERRNO) {
 		errno = (int)-result;
 		return -1;
