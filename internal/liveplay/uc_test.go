@@ -20,7 +20,7 @@ func TestWrongUCTrafficIsReported(t *testing.T) {
 		{"send-bw-uc.pcap", "drop receive kind last nth 2", liveplay.Requester, "completion of receive 5: captured none"},
 		{"vp-uc-ops.pcap", "drop receive opcode UC_WRITE_FIRST nth 1", liveplay.Requester, "memory at"},
 		{"vp-uc-ops.pcap", "set imm 77 receive kind imm nth 1", liveplay.Requester, "completion of receive 2: captured success, 3000 bytes, immediate 0x4d"},
-		{"pp-uc-mtu1024.pcap", "set length 3 receive kind last", liveplay.Requester, ""},
+		{"pp-uc-mtu1024.pcap", "mark receive kind last", liveplay.Requester, ""},
 		{"send-bw-uc.pcap", "drop send kind last nth 2", liveplay.Responder, "request: captured none, softroce UC_SEND_LAST"},
 		{"vp-uc-ops.pcap", "set imm 77 send kind imm nth 1", liveplay.Responder, "immediate: captured 77"},
 		{"write-bw-uc.pcap", "set rkey 77 send kind first nth 3", liveplay.Responder, "RETH: captured"},
