@@ -154,10 +154,12 @@ func serveProgram(t *testing.T, g *rxelab.Guest) {
 	}
 }
 
-// isUnsupported reports whether a scenario was skipped because the NIC supports no XRC or no FLUSH.
+// isUnsupported reports whether a scenario was skipped because the NIC supports no XRC or no FLUSH,
+// or the NIC or the link no RoCE v1.
 func isUnsupported(r *scenario.Report) bool {
 	return strings.HasPrefix(r.Scenario, "xrc-") && strings.Contains(r.Reason, testbed.ErrNoXRC.Error()) ||
-		strings.HasPrefix(r.Scenario, "rc-req-flush") && strings.Contains(r.Reason, testbed.ErrNoFlush.Error())
+		strings.HasPrefix(r.Scenario, "rc-req-flush") && strings.Contains(r.Reason, testbed.ErrNoFlush.Error()) ||
+		strings.HasSuffix(r.Scenario, "-rocev1") && strings.Contains(r.Reason, testbed.ErrNoRoCEv1.Error())
 }
 
 // notPlayableLive returns the scenarios that cannot be played live, from the table in

@@ -92,12 +92,16 @@ func (s *endpoint) connect(service packet.Service, a ib.QPAttr, rts bool) (err e
 	if service == packet.UC {
 		of, rtrOnly, rtsOnly = ib.QPTypeUC, 0, 0
 	}
+	sgid, err := s.nic.GID(0, packet.RoCEv2)
+	if err != nil {
+		return err
+	}
 	if s.qpn, err = s.nic.CreateQP(s.name, testbed.QPOptions{Type: of}); err != nil {
 		return err
 	}
 	s.created = true
 	a.State, a.DestQPN = ib.QPSInit, s.own
-	q := nic.QPAttr{QPAttr: a, AV: nic.AddressVector{SGIDIndex: 1, Port: 1, HopLimit: hopLimit, DGID: nic.GIDOf(s.testbed.Peer())}, Port: 1}
+	q := nic.QPAttr{QPAttr: a, AV: nic.AddressVector{SGIDIndex: sgid, Port: 1, HopLimit: hopLimit, DGID: nic.GIDOf(s.testbed.Peer())}, Port: 1}
 	if err := s.nic.ModifyQP(s.name, q, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskAccess); err != nil {
 		return err
 	}

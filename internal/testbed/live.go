@@ -49,7 +49,7 @@ func (c *LiveLink) NewTestbed(tap wire.FrameSink) (Testbed, error) {
 	}
 	c.testbeds[b.block] = b
 	c.nextBlock++
-	b.nic = &remoteNIC{peer: c.addr, link: c, regions: map[string]Region{}}
+	b.nic = &remoteNIC{peer: c.addr, link: c, roceV1: c.roceV1, regions: map[string]Region{}}
 	return b, nil
 }
 

@@ -22,6 +22,7 @@ type LiveLink struct {
 	iface   wire.Interface
 	addr    netip.Addr
 	program []string
+	roceV1  error // why it does not carry RoCE v1; nil if it does
 	epoch   time.Time
 	closer  func() error // closes the interface; may be nil
 	wake    [2]int       // a pipe that wakes and stops the receiver
@@ -47,16 +48,19 @@ const (
 	testbeds       = 0x100000 / QPNsPerTestbed
 )
 
-// NewLiveLink returns a LiveLink over link, whose local end is iface. It owns link. program is the
-// verbs program on the NIC's host, see docs/reference/scenario-language.md; it may be nil if each
-// script starts its own.
-func NewLiveLink(link wire.Link, iface wire.Interface, program []string) (*LiveLink, error) {
+// NewLiveLink returns a LiveLink over link, whose local end is iface. It owns link. name is that of
+// the link in errors. program is the verbs program on the NIC's host, see
+// docs/reference/scenario-language.md; it may be nil if each script starts its own.
+func NewLiveLink(name string, link wire.Link, iface wire.Interface, program []string) (*LiveLink, error) {
 	c := &LiveLink{iface: iface, program: program, epoch: time.Now(), testbeds: map[uint32]*liveTestbed{}, paths: map[netip.Addr]*wire.Path{},
 		done: make(chan struct{})}
 	for _, a := range iface.Addresses() {
 		if c.addr = a.Addr(); c.addr.Is4() {
 			break
 		}
+	}
+	if !link.Capabilities().RoCEv1 {
+		c.roceV1 = fmt.Errorf("%w: the link %s does not carry it; packet, xdp and dgram links do", ErrNoRoCEv1, name)
 	}
 	err := unix.Pipe2(c.wake[:], unix.O_CLOEXEC)
 	if !c.addr.IsValid() {

@@ -33,9 +33,9 @@ func OpenLiveLink(link string, program []string) (*LiveLink, error) {
 		if err != nil {
 			return nil, err
 		}
-		return NewLiveLink(l, l, program)
+		return NewLiveLink(link, l, l, program)
 	}
-	return openInterface(n, program)
+	return openInterface(link, n, program)
 }
 
 // ofNIC names an option of n that only the daemon's NICs have, or returns "".
@@ -54,12 +54,12 @@ func ofNIC(n nicspec.NIC) string {
 	return ""
 }
 
-func openInterface(n nicspec.NIC, program []string) (*LiveLink, error) {
+func openInterface(name string, n nicspec.NIC, program []string) (*LiveLink, error) {
 	l, iface, err := n.OpenInterface(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	c, err := NewLiveLink(l, iface, program)
+	c, err := NewLiveLink(name, l, iface, program)
 	if err != nil {
 		iface.Close()
 		return nil, err

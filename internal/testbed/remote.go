@@ -20,6 +20,8 @@ type remoteNIC struct {
 	link    *LiveLink  // the source of the program; nil if the script started it
 	program *programConn
 	addr    netip.Addr
+	gid     int   // index of its GID of RoCE v2
+	roceV1  error // why the link does not carry RoCE v1; nil if it does
 	regions map[string]Region
 }
 
@@ -35,7 +37,7 @@ func (n *remoteNIC) start() error {
 	return n.hello(l)
 }
 
-// hello starts the conversation and learns the NIC's address.
+// hello starts the conversation and learns the NIC's address and its GID.
 func (n *remoteNIC) hello(l *programConn) error {
 	n.program = l
 	a, err := l.request("hello " + n.peer.String())
@@ -45,7 +47,7 @@ func (n *remoteNIC) hello(l *programConn) error {
 	if n.addr, err = netip.ParseAddr(a.word(0)); err != nil {
 		return fmt.Errorf("verbs program: invalid address %q", a.word(0))
 	}
-	n.addr = n.addr.Unmap()
+	n.addr, n.gid = n.addr.Unmap(), int(a.number(1))
 	return nil
 }
 
@@ -90,15 +92,22 @@ func orDash(s string) string {
 // Addr implements NIC.
 func (n *remoteNIC) Addr() netip.Addr { return n.addr }
 
-// GID implements NIC: the verbs program knows the index.
+// GID implements NIC.
 func (n *remoteNIC) GID(vlan uint16, network packet.Network) (int, error) {
-	switch {
-	case vlan != 0:
+	if vlan != 0 {
 		return 0, ErrNoVLAN
-	case network == packet.RoCEv1:
-		return 0, ErrNoRoCEv1
 	}
-	return 0, nil
+	if err := n.start(); err != nil || network != packet.RoCEv1 {
+		return n.gid, err
+	}
+	if n.roceV1 != nil {
+		return 0, n.roceV1
+	}
+	a, err := n.request("gid", 1)
+	if err != nil && !n.program.broken {
+		err = fmt.Errorf("%w: %w", ErrNoRoCEv1, err)
+	}
+	return int(a.number(0)), err
 }
 
 // Register implements NIC.
@@ -209,7 +218,7 @@ func (n *remoteNIC) DestroyQP(name string) error { return n.command("destroy", n
 func (n *remoteNIC) ModifyQP(name string, a nic.QPAttr, mask ib.QPAttrMask) error {
 	return n.command("modify", name, uint32(mask), uint8(a.State), a.PathMTU, a.QKey, a.RQPSN, a.SQPSN, a.DestQPN,
 		uint32(a.Access), a.MaxRDAtomic, a.MaxDestRDAtomic, a.MinRNRTimer, a.Timeout, a.RetryCount, a.RNRRetry,
-		a.PKeyIndex, a.AV.DGID.Addr(), a.AV.TClass, a.AV.HopLimit, a.AV.FlowLabel, a.AV.SL)
+		a.PKeyIndex, a.AV.DGID.Addr(), a.AV.TClass, a.AV.HopLimit, a.AV.FlowLabel, a.AV.SL, a.AV.SGIDIndex)
 }
 
 // Query implements NIC.

@@ -86,9 +86,9 @@ var (
 	ErrNoFlush       = errors.New("the library of the NIC under test has no FLUSH")
 	ErrNoFaults      = errors.New("the testbed cannot inject faults")
 	ErrNoRings       = errors.New("the testbed's verbs program cannot break the ABI")
-	ErrNoFrames      = errors.New("the testbed can send RoCEv2 packets only")
+	ErrNoFrames      = errors.New("the testbed can send RoCE packets only")
 	ErrNoVLAN        = errors.New("the NIC under test has no address in the VLAN")
-	ErrNoRoCEv1      = errors.New("the testbed's verbs program has no RoCE v1")
+	ErrNoRoCEv1      = errors.New("no RoCE v1 to the NIC under test")
 	ErrLink          = errors.New("no link to a live NIC") // also for an invalid description of a link
 )
 

@@ -50,7 +50,7 @@ type session struct {
 	ctx     context.Context
 	nic     *verbs.Context
 	channel *verbs.CompChannel
-	gid     int // index of the GID for the peer
+	gid     verbs.GIDEntry // the GID for the peer
 
 	pds          map[string]*verbs.PD
 	mrs          map[string]*region
@@ -98,7 +98,7 @@ func (w request) number(i int) uint64 {
 }
 
 var commands = map[string]func(*session, request) (string, error){
-	"hello": (*session).hello, "now": (*session).now, "reset": func(s *session, _ request) (string, error) { return "", s.reset() },
+	"hello": (*session).hello, "gid": (*session).findGID, "now": (*session).now, "reset": func(s *session, _ request) (string, error) { return "", s.reset() },
 	"mr": (*session).mr, "dereg": (*session).dereg, "read": (*session).read, "write": (*session).write,
 	"mw": (*session).mw, "free": (*session).free, "bind": (*session).bind, "xrcd": (*session).xrcd,
 	"cq": (*session).cq, "arm": (*session).arm, "notice": (*session).notice, "poll": (*session).poll, "event": (*session).event,
@@ -140,11 +140,26 @@ func (s *session) hello(w request) (string, error) {
 	for _, g := range gids {
 		a := g.GID.Addr()
 		if a.Is4() == peer.Is4() && !a.IsLinkLocalUnicast() && g.VLAN == 0 && !g.RoCEv1 {
-			s.gid = g.Index
-			return a.String(), nil
+			s.gid = g
+			return fmt.Sprint(a, " ", g.Index), nil
 		}
 	}
 	return "", fmt.Errorf("the device has no address of the address family of %v", peer)
+}
+
+// gid VERSION finds the GID of a version of RoCE with the address that hello returned.
+func (s *session) findGID(w request) (string, error) {
+	version := w.number(1)
+	gids, err := s.nic.GIDs(context.Background())
+	if err != nil {
+		return "", err
+	}
+	for _, g := range gids {
+		if g.GID == s.gid.GID && g.VLAN == s.gid.VLAN && g.RoCEv1 == (version == 1) && (version == 1 || version == 2) {
+			return fmt.Sprint(g.Index), nil
+		}
+	}
+	return "", fmt.Errorf("the device has no GID of RoCE v%d for %v", version, s.gid.GID.Addr())
 }
 
 // now queries the NIC twice: packets that arrived before the first query are processed before the

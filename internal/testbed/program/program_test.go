@@ -34,7 +34,8 @@ func TestQueuePairLifecycle(t *testing.T) {
 		"recv a 5 0", "modify a 1 6 1024 0 0 0 0 0 0 0 0 0 0 0 0 192.0.2.9 0 64 0 0", "poll", "poll", "event", "notice",
 		"reset", "state a",
 	)
-	if a, err := netip.ParseAddr(strings.TrimPrefix(got[0], "ok ")); err != nil || !a.Is4() {
+	address, _, _ := strings.Cut(strings.TrimPrefix(got[0], "ok "), " ")
+	if a, err := netip.ParseAddr(address); err != nil || !a.Is4() {
 		t.Errorf("hello: %q", got[0])
 	}
 	want := map[int]string{2: "ok", 3: "ok 2e68656c6c6f2e", 4: "ok", 6: "ok 0", 7: "ok", 8: "ok 1", 10: "ok", 11: "ok", 13: "ok",
@@ -46,6 +47,24 @@ func TestQueuePairLifecycle(t *testing.T) {
 	}
 	if !strings.HasPrefix(got[9], "ok 1 ") || !strings.HasPrefix(got[12], "ok a 5 5 ") {
 		t.Errorf("query: %q; poll: %q", got[9], got[12])
+	}
+}
+
+// TestGIDOfEachVersion connects with the GID of RoCE v1 that gid finds, and with no other index.
+func TestGIDOfEachVersion(t *testing.T) {
+	const init, rtr = "modify a 0x39 1 1024 0 0 0 0 2 0 0 0 0 0 0 0 192.0.2.9 0 64 0 0", "modify a 0x129181 2 1024 0 0 0 7 0 0 1 12 0 0 0 0 192.0.2.9 0 64 0 0 "
+	got := serveLines(t, "gid 2", "hello 192.0.2.9", "gid 1", "gid 2", "gid 3", "qp a 2 - - - 0 0 0 -", init, rtr+"200", rtr+"33")
+	v2, ok := strings.CutPrefix(got[3], "ok ")
+	if !ok || !strings.HasSuffix(got[1], " "+v2) || got[2] != "ok 33" || v2 != "1" {
+		t.Errorf("hello: %q, gid: %q", got[1], got[2:4])
+	}
+	for _, i := range []int{0, 4, 7} {
+		if !strings.HasPrefix(got[i], "error ") {
+			t.Errorf("reply %d: %q", i, got[i])
+		}
+	}
+	if got[8] != "ok" {
+		t.Errorf("modify with a GID of RoCE v1: %q", got[8])
 	}
 }
 

@@ -174,6 +174,7 @@ func (s *session) destroy(w request) (string, error) {
 
 // modify NAME MASK STATE MTU QKEY RQ-PSN SQ-PSN DEST-QPN ACCESS MAX-RD-ATOMIC MAX-DEST-RD-ATOMIC
 // MIN-RNR-TIMER TIMEOUT RETRY-CNT RNR-RETRY PKEY-INDEX DGID TCLASS HOP-LIMIT FLOW-LABEL SL
+// [SGID-INDEX]
 func (s *session) modify(w request) (string, error) {
 	q, err := lookup(s.qps, w.text(1))
 	if err != nil {
@@ -183,6 +184,10 @@ func (s *session) modify(w request) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	sgid := s.gid.Index
+	if len(w) > 22 {
+		sgid = int(w.number(22))
+	}
 	mtu, _ := verbs.ParseMTU(int(w.number(4)))
 	mask := verbs.QPAttrMask(w.number(2))
 	a := verbs.QPAttr{
@@ -190,7 +195,7 @@ func (s *session) modify(w request) (string, error) {
 		DestQPNum: uint32(w.number(8)), QPAccessFlags: verbs.Access(w.number(9)), MaxRdAtomic: uint8(w.number(10)),
 		MaxDestRdAtomic: uint8(w.number(11)), MinRNRTimer: uint8(w.number(12)), Timeout: uint8(w.number(13)), RetryCnt: uint8(w.number(14)),
 		RNRRetry: uint8(w.number(15)), PKeyIndex: uint16(w.number(16)), PortNum: 1, EnSQDAsyncNotify: mask&verbs.QPMaskEnSQDAsyncNotify != 0,
-		AHAttr: verbs.AHAttr{SL: uint8(w.number(21)), PortNum: 1, GRH: verbs.GlobalRoute{DGID: verbs.GIDFromAddr(to), SGIDIndex: uint8(s.gid),
+		AHAttr: verbs.AHAttr{SL: uint8(w.number(21)), PortNum: 1, GRH: verbs.GlobalRoute{DGID: verbs.GIDFromAddr(to), SGIDIndex: uint8(sgid),
 			TrafficClass: uint8(w.number(18)), HopLimit: uint8(w.number(19)), FlowLabel: uint32(w.number(20))}},
 	}
 	q.av = a.AHAttr

@@ -25,8 +25,8 @@ struct object *objects;
 struct ibv_context *ctx;
 struct ibv_comp_channel *channel;
 int gid_index = -1;
+int num_words;
 static const char *device;
-static int num_words;
 static char *word[MAX_WORDS];
 
 void fail(const char *format, ...)
@@ -107,7 +107,30 @@ static void do_hello(void)
 		fail("the device has no address of the address family of %s", text(1));
 		return;
 	}
-	printf("ok %s\n", inet_ntop(AF_INET6, gid.raw, address, sizeof(address)));
+	printf("ok %s %d\n", inet_ntop(AF_INET6, gid.raw, address, sizeof(address)), gid_index);
+}
+
+/* gid VERSION: returns the GID of a version of RoCE with the address that hello returned. */
+static void do_gid(void)
+{
+	uint32_t type = number(1); /* IBV_GID_TYPE_ROCE_V1 is 1, IBV_GID_TYPE_ROCE_V2 is 2 */
+	struct ibv_port_attr port;
+	struct ibv_gid_entry ours, e;
+
+	if (!ctx || ibv_query_port(ctx, 1, &port) ||
+	    ibv_query_gid_ex(ctx, 1, gid_index, &ours, 0)) {
+		fail("no GID is in use");
+		return;
+	}
+	for (int i = 0; i < port.gid_tbl_len; i++) {
+		if (!ibv_query_gid_ex(ctx, 1, i, &e, 0) && e.gid_type == type &&
+		    e.ndev_ifindex == ours.ndev_ifindex &&
+		    !memcmp(e.gid.raw, ours.gid.raw, sizeof(e.gid.raw))) {
+			printf("ok %d\n", i);
+			return;
+		}
+	}
+	fail("the device has no GID of RoCE v%u for the address at index %d", type, gid_index);
 }
 
 /*
@@ -137,6 +160,7 @@ static const struct command {
 	{"arm", do_arm},	 {"notice", do_notice}, {"xrcd", do_xrcd},     {"query", do_query},
 	{"resize", do_resize},	 {"limit", do_limit},	{"mw", do_mw},	       {"free", do_free},
 	{"bind", do_bind},	 {"attach", do_attach}, {"detach", do_detach}, {"reset", do_reset},
+	{"gid", do_gid},
 };
 
 static void execute(char *line)

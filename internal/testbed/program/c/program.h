@@ -45,6 +45,7 @@ extern struct object *objects;
 extern struct ibv_context *ctx;
 extern struct ibv_comp_channel *channel;
 extern int gid_index;
+extern int num_words; /* of the line */
 
 /* program.c */
 void fail(const char *format, ...);

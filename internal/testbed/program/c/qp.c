@@ -115,6 +115,7 @@ static enum ibv_mtu mtu_code(uint64_t bytes)
 /*
  * modify NAME MASK STATE MTU QKEY RQ-PSN SQ-PSN DEST-QPN ACCESS MAX-RD-ATOMIC MAX-DEST-RD-ATOMIC
  *        MIN-RNR-TIMER TIMEOUT RETRY-CNT RNR-RETRY PKEY-INDEX DGID TCLASS HOP-LIMIT FLOW-LABEL SL
+ *        [SGID-INDEX]
  */
 void do_modify(void)
 {
@@ -140,7 +141,7 @@ void do_modify(void)
 		.ah_attr = {.is_global = 1,
 			    .port_num = 1,
 			    .sl = number(21),
-			    .grh = {.sgid_index = gid_index,
+			    .grh = {.sgid_index = num_words > 22 ? (int)number(22) : gid_index,
 				    .traffic_class = number(18),
 				    .hop_limit = number(19),
 				    .flow_label = number(20)}},
