@@ -6,19 +6,15 @@ import (
 	"strings"
 	"testing"
 
+	"softroce/capture"
+	"softroce/internal/capturetest"
 	"softroce/packet"
 )
 
 // toRoCEv1 makes every packet one of RoCE v1 with the same transport headers.
 func (t *recording) toRoCEv1() {
 	for i := range t.rs {
-		p := t.parse(i)
-		a := p.Addressing
-		a.Network, a.ID, a.MayFragment, a.SrcPort, a.DstPort, a.UDPChecksum = packet.RoCEv1, 0, false, 0, 0, 0
-		var tx packet.Tx
-		tx.Set(&p.Header, p.Payload)
-		t.rs[i].Data = packet.AppendFrame(nil, &a, &tx)
-		t.rs[i].Length = len(t.rs[i].Data)
+		t.rs[i] = capturetest.RoCEv1(t, capture.Packets{t.parse(i)})[0].Record
 	}
 }
 

@@ -26,9 +26,10 @@ const hopLimit = 64
 // to it.
 type endpoint struct {
 	target
-	name    string // of the queue pair on the live NIC
-	qpn     uint32 // its number
-	own     uint32 // the number of the played queue pair
+	network packet.Network // of the packets, RoCEv2 or RoCEv1
+	name    string         // of the queue pair on the live NIC
+	qpn     uint32         // its number
+	own     uint32         // the number of the played queue pair
 	created bool
 	memory  []string   // names of regions
 	mws     []string   // names of windows
@@ -40,12 +41,21 @@ type endpoint struct {
 
 // A pathKey is what distinguishes the paths of a stream's packets.
 type pathKey struct {
-	port   uint16
-	tclass uint8
+	port      uint16
+	tclass    uint8
+	flowLabel uint32
 }
 
-func newEndpoint(st target) endpoint {
-	return endpoint{target: st, name: fmt.Sprint("onto", st.i), own: st.testbed.PeerQPN() + uint32(st.i%ownQPNs), paths: map[pathKey]*wire.Path{},
+// newEndpoint returns an endpoint for packets that were captured from a network. What was captured
+// from InfiniBand is played as RoCEv2. A connection has packets of one network, so the recording
+// keeps no others.
+func newEndpoint(st target, captured packet.Network) endpoint {
+	network := packet.RoCEv2
+	if captured == packet.RoCEv1 {
+		network = captured
+	}
+	st.recording.network = network
+	return endpoint{target: st, network: network, name: fmt.Sprint("onto", st.i), own: st.testbed.PeerQPN() + uint32(st.i%ownQPNs), paths: map[pathKey]*wire.Path{},
 		first: len(st.recording.packets)}
 }
 
@@ -92,7 +102,7 @@ func (s *endpoint) connect(service packet.Service, a ib.QPAttr, rts bool) (err e
 	if service == packet.UC {
 		of, rtrOnly, rtsOnly = ib.QPTypeUC, 0, 0
 	}
-	sgid, err := s.nic.GID(0, packet.RoCEv2)
+	sgid, err := s.nic.GID(0, s.network)
 	if err != nil {
 		return err
 	}
@@ -125,7 +135,7 @@ func (s *endpoint) addresses() (player, peer replay.End) {
 	return replay.End{Addr: s.testbed.Peer(), QPN: s.own, Known: true}, replay.End{Addr: s.nic.Addr(), QPN: s.qpn, Known: true}
 }
 
-// transmit sends a packet with the source port and traffic class of a captured one.
+// transmit sends a packet on the path of a captured one.
 func (s *endpoint) transmit(c *capture.Packet, h packet.Header) error {
 	h.DestQP, h.PKey = s.qpn, packet.DefaultPKey
 	f := &wire.TxFrame{Path: s.pathOf(c)}
@@ -137,12 +147,16 @@ func (s *endpoint) transmit(c *capture.Packet, h packet.Header) error {
 	return nil
 }
 
-// pathOf returns the path of a packet with the source port and traffic class of a captured one.
+// pathOf returns the path of a packet with the source port and traffic class of a captured one, or
+// in RoCE v1 its flow label and traffic class.
 func (s *endpoint) pathOf(c *capture.Packet) *wire.Path {
-	k := pathKey{c.SrcPort, c.TClass}
+	k := pathKey{port: c.SrcPort, tclass: c.TClass}
+	if s.network == packet.RoCEv1 {
+		k = pathKey{flowLabel: c.FlowLabel, tclass: c.TClass}
+	}
 	if s.paths[k] == nil {
 		way := *s.path
-		way.SrcPort, way.TClass, way.HopLimit = c.SrcPort, c.TClass, hopLimit
+		way.Network, way.SrcPort, way.TClass, way.FlowLabel, way.HopLimit = s.network, k.port, k.tclass, k.flowLabel, hopLimit
 		s.paths[k] = &way
 	}
 	return s.paths[k]

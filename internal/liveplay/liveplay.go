@@ -10,6 +10,7 @@ import (
 	"softroce/capture"
 	"softroce/internal/replay"
 	"softroce/internal/testbed"
+	"softroce/packet"
 	"softroce/wire"
 )
 
@@ -242,9 +243,10 @@ func (s *endpoint) outcome(err error) (silent bool, _ error) {
 
 func notNil(l []replay.Note) []replay.Note { return append([]replay.Note{}, l...) }
 
-// A recording keeps the RoCEv2 packets of the link, and passes each to the player.
+// A recording keeps the packets of one network on the link, and passes each to the player.
 type recording struct {
 	tap      wire.FrameSink
+	network  packet.Network // of the stream that is played
 	frames   int
 	packets  capture.Packets
 	onPacket func(*capture.Packet)
@@ -263,6 +265,9 @@ func (t *recording) WriteFrame(ns int64, iface int, b []byte) error {
 	p, err := parse(t.frames, ns, b)
 	if err != nil {
 		return nil // a frame of another protocol
+	}
+	if p.Network != t.network {
+		return nil
 	}
 	t.packets = append(t.packets, p)
 	if t.onPacket != nil {

@@ -34,7 +34,7 @@ type requesterPlayer struct {
 }
 
 func newRequesterPlayer(st target, s *replay.RequesterScript) (*requesterPlayer, error) {
-	p := &requesterPlayer{endpoint: newEndpoint(st), script: s}
+	p := &requesterPlayer{endpoint: newEndpoint(st, s.Network), script: s}
 	p.session = replay.RequesterSession{Service: s.Service, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MinRNRTimer: s.MinRNRTimer,
 		MaxDestRDAtomic: s.MaxDestRDAtomic, Access: s.Access}
 	p.requesterProgress.init()

@@ -37,7 +37,7 @@ type responderPlayer struct {
 
 // newResponderPlayer creates the live queue pair and its memory.
 func newResponderPlayer(st target, s *replay.ResponderScript) (*responderPlayer, error) {
-	a := &responderPlayer{endpoint: newEndpoint(st), script: s}
+	a := &responderPlayer{endpoint: newEndpoint(st, s.Network), script: s}
 	early, late := st.testbed.Slack()
 	a.session = replay.ResponderSession{Service: s.Service, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MaxRDAtomic: s.MaxRDAtomic, Timeout: s.Timeout,
 		RetryCount: s.RetryCount, RNRRetry: s.RNRRetry, Work: s.Work, Early: early, Late: late}

@@ -17,6 +17,7 @@ import (
 // queue pair is in the state of the captured one. Addresses and keys are those of the capture.
 type RequesterScript struct {
 	Service         packet.Service // RC, UC
+	Network         packet.Network // of the captured packets
 	From, To        End            // of the capture: From is played
 	PathMTU         int
 	FirstPSN        uint32
@@ -156,7 +157,7 @@ func (s *stream) script() (*RequesterScript, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &requesterScriptWriter{RequesterScript: &RequesterScript{Service: packet.RC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU, FirstPSN: uint32(s.FirstSeq) & packet.PSNMask,
+	w := &requesterScriptWriter{RequesterScript: &RequesterScript{Service: packet.RC, Network: first.Network, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU, FirstPSN: uint32(s.FirstSeq) & packet.PSNMask,
 		MinRNRTimer: r.rnrTimer()}, r: r, regions: map[uint32]int{}, replies: s.RepliesSent}
 	r.responderMode = w
 	if err := r.plan(); err != nil {

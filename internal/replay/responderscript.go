@@ -19,6 +19,7 @@ import (
 // those of the capture.
 type ResponderScript struct {
 	Service     packet.Service // RC; or UC, which has no replies
+	Network     packet.Network // of the captured packets
 	From, To    End            // of the capture: To is played
 	PathMTU     int
 	FirstPSN    uint32
@@ -92,7 +93,7 @@ func (s *stream) answerScript() (*ResponderScript, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &responderScriptWriter{s: s, lost: lost, ResponderScript: &ResponderScript{Service: packet.RC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU,
+	w := &responderScriptWriter{s: s, lost: lost, ResponderScript: &ResponderScript{Service: packet.RC, Network: s.Requests[0].Network, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU,
 		FirstPSN: uint32(s.FirstSeq) & packet.PSNMask}}
 	w.countPasses()
 	w.workRequests()

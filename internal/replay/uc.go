@@ -33,7 +33,7 @@ func unreliableStreams(ps capture.Packets, play func(*stream) error) error {
 // unreliableScript writes the script of a UC stream: all its packets as captured, with as much
 // memory and as many receives as they may need.
 func (s *stream) unreliableScript() *RequesterScript {
-	sc := &RequesterScript{Service: packet.UC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU, FirstPSN: uint32(s.FirstSeq) & packet.PSNMask,
+	sc := &RequesterScript{Service: packet.UC, Network: s.Requests[0].Network, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU, FirstPSN: uint32(s.FirstSeq) & packet.PSNMask,
 		Access: ib.AccessRemoteWrite}
 	regions := map[uint32]int{}
 	longest := uint64(1)
@@ -114,7 +114,7 @@ func (s *stream) unreliableAnswers() (*ResponderScript, error) {
 	if s.Messages[0].Kind == packet.KindNone {
 		return nil, fmt.Errorf("%w %v > %v: the request with PSN %s is not in it", ErrMiddle, s.report.From, s.report.To, psnText(s.FirstSeq))
 	}
-	w := &responderScriptWriter{s: s, ResponderScript: &ResponderScript{Service: packet.UC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU,
+	w := &responderScriptWriter{s: s, ResponderScript: &ResponderScript{Service: packet.UC, Network: s.Requests[0].Network, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU,
 		FirstPSN: uint32(s.FirstSeq) & packet.PSNMask}}
 	w.countPasses()
 	w.workRequests()
