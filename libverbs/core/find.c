@@ -7,6 +7,7 @@
  * System calls that libverbs/paths redirects are made directly: it may be the caller.
  */
 #include "core/find.h"
+#include "core/system.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -24,9 +25,15 @@
 /* What a user's socket adds to the directory for temporary files, at most. */
 #define SOCKET_ROOM (sizeof "/softroce-4294967295.9/socket" - 1)
 
+static int open_directory(int at, const char *path)
+{
+	return (int)sr_system_call(SYS_openat, at, (long)path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0,
+				   0, 0);
+}
+
 static bool inspect(int dir, const char *path, int flags, struct statx *st)
 {
-	return !syscall(SYS_statx, dir, path, flags, STATX_BASIC_STATS, st);
+	return !sr_system_call(SYS_statx, dir, (long)path, flags, STATX_BASIC_STATS, (long)st, 0);
 }
 
 /* Whether no other user can replace what is in a directory, or where a link leads. */
@@ -58,10 +65,10 @@ static bool safe_names(const char *path)
 static bool safe_directories(const char *path)
 {
 	struct statx st, above;
-	int fd = syscall(SYS_openat, AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+	int fd = open_directory(AT_FDCWD, path);
 	bool ok = fd >= 0 && inspect(fd, "", AT_EMPTY_PATH, &st) && safe(&st);
 	while (ok) {
-		int up = syscall(SYS_openat, fd, "..", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+		int up = open_directory(fd, "..");
 		close(fd);
 		fd = up;
 		ok = fd >= 0 && inspect(fd, "", AT_EMPTY_PATH, &above) && safe(&above);
@@ -85,7 +92,7 @@ static const char *temporary(void)
 {
 	const char *dir = getenv("TMPDIR");
 	if (dir && strlen(dir) + SOCKET_ROOM < sizeof(sr_socket_path) && trusted(dir) &&
-	    !syscall(SYS_faccessat, AT_FDCWD, dir, W_OK | X_OK))
+	    !sr_system_call(SYS_faccessat, AT_FDCWD, (long)dir, W_OK | X_OK, 0, 0, 0))
 		return dir;
 	return "/tmp";
 }

@@ -8,7 +8,7 @@
 #include "core/cancel.h"
 #include "core/export.h"
 #include "memory/shared.h"
-#include "memory/system.h"
+#include "core/system.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -10,7 +10,7 @@
  */
 #include "core/cancel.h"
 #include "memory/shared.h"
-#include "memory/system.h"
+#include "core/system.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -2,7 +2,7 @@
 #include "memory/shared.h"
 #include "core/cancel.h"
 #include "core/softroce_abi.h"
-#include "memory/system.h"
+#include "core/system.h"
 
 #include <errno.h>
 #include <fcntl.h>

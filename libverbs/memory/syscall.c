@@ -5,7 +5,7 @@
  */
 #include "core/export.h"
 #include "memory/shared.h"
-#include "memory/system.h"
+#include "core/system.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "memory/system.h"
+#include "core/system.h"
 
 #include <errno.h>
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * System calls on memory that no library replaces: neither the C library's functions nor its
- * syscall is used, which sanitizers, UCX and this library (mapped.c, program_calls.c) do replace.
+ * System calls that no library replaces: neither the C library's functions nor its syscall is used,
+ * which sanitizers, UCX and this library itself replace.
  */
 #ifndef SOFTROCE_SYSTEM_H
 #define SOFTROCE_SYSTEM_H
@@ -9,7 +9,9 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* They set errno as the C library's functions do. */
+/* Each sets errno as the C library's function does. */
+long sr_system_call(long number, long a, long b, long c, long d, long e, long f);
+
 void *sr_system_mmap(void *address, size_t length, int prot, int flags, int fd, off_t offset);
 int sr_system_munmap(void *address, size_t length);
 int sr_system_madvise(void *address, size_t length, int advice);
@@ -20,8 +22,4 @@ void *sr_system_view(void *address, size_t length);
 
 /* sr_system_move moves a mapping of length bytes to another address, in place of what is there. */
 int sr_system_move(void *from, size_t length, void *to);
-
-/* sr_system_call makes any system call. */
-long sr_system_call(long number, long a, long b, long c, long d, long e, long f);
-
 #endif
