@@ -46,7 +46,7 @@ func (c *conn) destroyChannel(v *abi.HandleRequest, _ *control.Packet) (reply, e
 func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (reply, error) {
 	q := &cq{ownsChannel: v.Flags&abi.CQOwnChannel != 0}
 	switch {
-	case v.Flags&^abi.CQOwnChannel != 0:
+	case v.Flags&^(abi.CQOwnChannel|abi.CQTimestamps) != 0:
 		return reply{}, errorf(syscall.EINVAL, "unknown flags %#x", v.Flags)
 	case q.ownsChannel && v.Channel != 0:
 		return reply{}, errorf(syscall.EINVAL, "a CQ with its own completion channel cannot use another")
@@ -81,7 +81,7 @@ func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (reply, error
 		return fail(err)
 	}
 	q.rings = rings
-	config := nic.CQConfig{Entries: slots, Ring: c.rings.begin(mem)}
+	config := nic.CQConfig{Entries: slots, Ring: c.rings.begin(mem), Timestamps: v.Flags&abi.CQTimestamps != 0}
 	if q.channel != nil {
 		config.Notify = q.channel.events.signal
 	}

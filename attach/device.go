@@ -179,6 +179,10 @@ func (c *conn) queryPKeys(*empty, *control.Packet) (reply, error) {
 
 func (c *conn) queryClock(*empty, *control.Packet) (reply, error) {
 	var clock, wall int64
-	c.device.engine.Do(func() { clock, wall = c.device.Clock() })
+	var err error
+	c.device.engine.Do(func() { clock, wall, err = c.device.Clock() })
+	if err != nil {
+		return reply{}, err
+	}
 	return reply{body: []any{abi.ClockReply{Clock: uint64(clock), Wallclock: uint64(wall)}}}, nil
 }

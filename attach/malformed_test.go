@@ -175,7 +175,7 @@ func TestMalformedRequestsGetErrors(t *testing.T) {
 		{"releasing what is not held", syscall.ENOENT, abi.OpReleaseMemory, nil, []any{abi.HandleRequest{Handle: pd}}},
 		{"a CQ of no entries", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{}}},
 		{"a CQ of too many entries", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{Entries: 1<<32 - 1}}},
-		{"a CQ with unknown flags", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{Entries: 1, Flags: 2}}},
+		{"a CQ with unknown flags", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{Entries: 1, Flags: 4}}},
 		{"a QP without CQs", syscall.ENOENT, abi.OpCreateQP, nil, []any{abi.CreateQPRequest{PD: pd, Type: 2}}},
 		{"a capture without a file", syscall.EOPNOTSUPP, abi.OpStartCapture, nil, []any{abi.StartCaptureRequest{}}},
 		{"the state without a capture", syscall.ENOENT, abi.OpQueryCapture, nil, nil},

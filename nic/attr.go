@@ -45,7 +45,7 @@ type DeviceAttr struct {
 
 	MaxMcastAttached int // QPs in all groups
 
-	CoreClock     uint64 // kHz, of completion timestamps
+	CoreClock     uint64 // kHz, of completion timestamps; 0: there are none
 	TimestampMask uint64 // valid bits of completion timestamps
 }
 
@@ -100,6 +100,9 @@ func (d *Device) Query() DeviceAttr {
 	}
 	if !d.has(CapMemoryWindows) {
 		a.MaxMW = 0
+	}
+	if !d.has(CapTimestamps) {
+		a.CoreClock, a.TimestampMask = 0, 0
 	}
 	return a
 }

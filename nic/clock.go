@@ -32,9 +32,12 @@ func (w *wallclock) sync(now int64) {
 func (w *wallclock) at(now int64) int64 { return now + w.offset }
 
 // Clock returns the current time as completions report it: the engine's clock in nanoseconds, and
-// nanoseconds since 1970.
-func (d *Device) Clock() (clock, wall int64) {
+// nanoseconds since 1970. EOPNOTSUPP if the device has no timestamps.
+func (d *Device) Clock() (clock, wall int64, err error) {
+	if err := d.require(CapTimestamps, "clock"); err != nil {
+		return 0, 0, err
+	}
 	now := d.engine.Now()
 	d.engine.wall.sync(now)
-	return now, d.engine.wall.at(now)
+	return now, d.engine.wall.at(now), nil
 }

@@ -41,7 +41,8 @@ func TestCompletionTimestampIsTimeOfStep(t *testing.T) {
 	drift = 5e9 // the wall clock is set
 	w.now += 1e9
 	w.step()
-	clock, wall := a.Device.Clock()
+	clock, wall, err := a.Device.Clock()
+	check(t, err)
 	if clock != e.Now() || wall != epoch+clock+drift {
 		t.Errorf("clock %d, wall %d", clock, wall)
 	}

@@ -19,6 +19,8 @@ type CQConfig struct {
 	// arrived for which the client had armed the queue. It must not block or call the engine. May
 	// be nil.
 	Notify func()
+
+	Timestamps bool // the client reads those of completions
 }
 
 // A CQ is a completion queue: a ring whose producer is the engine. The comment of completions
@@ -61,12 +63,17 @@ func (l *Limits) cqSlots(n int) (int, error) {
 // goroutine when the queue is destroyed.
 func (q *CQ) Events() uint32 { return q.counted }
 
-// CreateCQ creates a completion queue; errors are EINVAL and ENOMEM.
+// CreateCQ creates a completion queue; errors are EINVAL, ENOMEM and EOPNOTSUPP.
 func (c *Context) CreateCQ(o CQConfig) (*CQ, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
 	}
 	d := c.device
+	if o.Timestamps {
+		if err := d.require(CapTimestamps, "timestamps"); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.checkLimit(kindCQ); err != nil {
 		return nil, err
 	}
@@ -181,8 +188,9 @@ func (q *CQ) write(e *Engine, qp *QP, c *transport.Completion) {
 		PKeyIndex: uint16(qp.pkeyIndex),
 		SL:        c.SL,
 		VLAN:      c.VLAN,
-		Timestamp: uint64(e.now),
-		Wallclock: uint64(e.wall.at(e.now)),
+	}
+	if qp.device.has(CapTimestamps) {
+		w.Timestamp, w.Wallclock = uint64(e.now), uint64(e.wall.at(e.now))
 	}
 	if c.Flags&ib.WCWithInv != 0 {
 		w.Imm = c.Imm // an R_Key: a number in the ABI

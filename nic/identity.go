@@ -66,6 +66,7 @@ const (
 	CapFlush
 	CapMemoryWindows
 	CapOnDemandPaging
+	CapTimestamps // of completions, and the clock that they are of
 	CapXRC
 )
 

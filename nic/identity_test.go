@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
@@ -45,7 +46,8 @@ func TestIdentityIsReported(t *testing.T) {
 
 // A NIC does not report a feature that it lacks, and refuses it.
 func TestHiddenFeatures(t *testing.T) {
-	all := nic.CapAtomics | nic.CapAtomicWrite | nic.CapDeviceMemory | nic.CapFlush | nic.CapMemoryWindows | nic.CapOnDemandPaging | nic.CapXRC
+	all := nic.CapAtomics | nic.CapAtomicWrite | nic.CapDeviceMemory | nic.CapFlush | nic.CapMemoryWindows | nic.CapOnDemandPaging |
+		nic.CapTimestamps | nic.CapXRC
 	with, without := lacking(t, all)
 	a, b := with.Device.Query(), without.Device.Query()
 	const (
@@ -64,8 +66,15 @@ func TestHiddenFeatures(t *testing.T) {
 		t.Errorf("reports atomics %d, %d windows, on-demand paging %t, %d bytes of device memory",
 			b.AtomicCap, b.MaxMW, b.OnDemandPaging, without.Context.MaxDM())
 	}
+	if b.CoreClock != 0 || b.TimestampMask != 0 {
+		t.Errorf("reports a clock of %d kHz with bits %#x", b.CoreClock, b.TimestampMask)
+	}
+	_, _, err := without.Device.Clock()
+	wantErrno(t, "the clock", err, syscall.EOPNOTSUPP)
 	c := without.Context
-	_, err := c.AllocDM(64, 0)
+	_, err = c.CreateCQ(nic.CQConfig{Entries: 16, Ring: nic.NewPage(abi.RingSize(16, abi.CQESize)), Timestamps: true})
+	wantErrno(t, "a CQ with timestamps", err, syscall.EOPNOTSUPP)
+	_, err = c.AllocDM(64, 0)
 	wantErrno(t, "device memory", err, syscall.EOPNOTSUPP)
 	_, err = c.AllocMW(without.pd, ib.MWType2)
 	wantErrno(t, "a memory window", err, syscall.EOPNOTSUPP)
@@ -78,6 +87,22 @@ func TestHiddenFeatures(t *testing.T) {
 		wantErrno(t, what, err, syscall.EOPNOTSUPP)
 		err = c.ReregMR(without.mr, without.pd, mrtable.HeapMemory(nic.NewPage(4096)), 0, 4096, ib.AccessLocalWrite|access)
 		wantErrno(t, what+" by registering again", err, syscall.EOPNOTSUPP)
+	}
+}
+
+// Completions of a NIC without timestamps have none, also in a CQ that did not ask for them.
+func TestCompletionsWithoutTimestamps(t *testing.T) {
+	with, without := lacking(t, nic.CapTimestamps)
+	for _, c := range []struct {
+		from, to *queue
+		stamped  bool
+	}{{with, without, true}, {without, with, false}} {
+		c.from.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: c.to.mr.RKey(), SGEs: c.from.sge(0, 8)})
+		c.from.step()
+		got := c.from.want(1, ib.WCSuccess, ib.WCRDMAWrite)
+		if (got.Timestamp != 0) != c.stamped || (got.Wallclock != 0) != c.stamped {
+			t.Errorf("timestamp %d, wall clock %d; with timestamps: %t", got.Timestamp, got.Wallclock, c.stamped)
+		}
 	}
 }
 

@@ -52,7 +52,7 @@ type DeviceAttr struct {
 	PhysPortCnt           uint32
 	MaxInlineData         uint32 // bytes in a send work request
 	DeviceCapFlagsEx      uint64 // device_cap_flags_ex: DeviceCapFlags and the bits above
-	HCACoreClock          uint64 // kHz: the clock of WC.Timestamp
+	HCACoreClock          uint64 // kHz: the clock of WC.Timestamp; 0: the NIC has none
 	TimestampMask         uint64 // completion_timestamp_mask: the valid bits of WC.Timestamp
 	MaxDMSize             uint64 // bytes of device memory that a client may allocate
 	OnDemandPaging        uint64 // 1 if memory may be registered for on-demand paging, else 0

@@ -165,12 +165,16 @@ type CreateAHReply struct {
 type CreateCQRequest struct {
 	Entries uint32
 	Channel uint32 // handle, or 0 for none
-	Flags   uint32 // CQOwnChannel
+	Flags   uint32 // CQOwnChannel, CQTimestamps
 	_       uint32
 }
 
 // CQOwnChannel requests a completion channel for this queue only, which has no handle.
 const CQOwnChannel = 1
+
+// CQTimestamps requests timestamps: an error, EOPNOTSUPP, if the NIC has none. They are in the
+// completions of every queue of a NIC that has them.
+const CQTimestamps = 2
 
 // CreateCQReply comes with the chunk of the ring and then, with CQOwnChannel, the channel's event
 // socket.

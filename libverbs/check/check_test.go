@@ -227,6 +227,13 @@ func TestSecondPortHasNoCable(t *testing.T) {
 	}
 }
 
+func TestHiddenFeatures(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{Identity: nic.Identity{Hidden: nic.CapTimestamps}})
+	if out, err := command(t, f.Socket(), compile(t, "hidden")).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // exportedSymbols returns the exported symbols of a library, each with its version.
 func exportedSymbols(t *testing.T, file string) map[string]bool {
 	t.Helper()

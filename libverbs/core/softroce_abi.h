@@ -687,7 +687,7 @@ _Static_assert(sizeof(struct softroce_create_ah_reply) == 8, "layout");
 struct softroce_create_cq_request {
 	uint32_t entries;
 	uint32_t channel; /* handle, or 0 for none */
-	uint32_t flags; /* SOFTROCE_CQ_OWN_CHANNEL */
+	uint32_t flags; /* SOFTROCE_CQ_OWN_CHANNEL, SOFTROCE_CQ_TIMESTAMPS */
 	uint32_t reserved0;
 };
 _Static_assert(sizeof(struct softroce_create_cq_request) == 16, "layout");
@@ -697,6 +697,12 @@ _Static_assert(sizeof(struct softroce_create_cq_request) == 16, "layout");
  * handle.
  */
 #define SOFTROCE_CQ_OWN_CHANNEL 1
+
+/*
+ * SOFTROCE_CQ_TIMESTAMPS requests timestamps: an error, EOPNOTSUPP, if the NIC has none.
+ * They are in the completions of every queue of a NIC that has them.
+ */
+#define SOFTROCE_CQ_TIMESTAMPS 2
 
 /*
  * struct softroce_create_cq_reply comes with the chunk of the ring and then, with

@@ -222,11 +222,12 @@ static int map_ring(struct sr_cq *q, int fd, const struct softroce_create_cq_rep
 	return 0;
 }
 
-static int cmd_create_cq(struct sr_cq *q, uint32_t cqe)
+static int cmd_create_cq(struct sr_cq *q, uint32_t cqe, uint32_t flags)
 {
 	struct sr_channel *ch = (struct sr_channel *)q->ibv.channel;
 	struct sr_conn *c = &sr_ctx(q->ibv.context)->conn;
-	struct softroce_create_cq_request req = {.entries = cqe, .channel = ch ? ch->handle : 0};
+	struct softroce_create_cq_request req = {
+		.entries = cqe, .channel = ch ? ch->handle : 0, .flags = flags};
 	struct softroce_create_cq_reply reply = {0};
 	int fd;
 	int error = sr_command_fd(c, SOFTROCE_OP_CREATE_CQ, &req, sizeof req, &reply, sizeof reply,
@@ -302,7 +303,7 @@ static int cmd_destroy_cq(struct sr_cq *q)
 }
 
 struct sr_cq *sr_create_cq(struct ibv_context *context, uint32_t cqe, void *cq_context,
-			   struct ibv_comp_channel *channel, uint32_t vector)
+			   struct ibv_comp_channel *channel, uint32_t vector, uint32_t flags)
 {
 	if (!cqe || cqe > INT32_MAX || vector >= (uint32_t)context->num_comp_vectors)
 		return sr_null(EINVAL);
@@ -316,7 +317,7 @@ struct sr_cq *sr_create_cq(struct ibv_context *context, uint32_t cqe, void *cq_c
 	q->ibv.cq_context = cq_context;
 	sr_list_init(&q->send_qps);
 	sr_list_init(&q->recv_qps);
-	int error = cmd_create_cq(q, cqe);
+	int error = cmd_create_cq(q, cqe, flags);
 	if (error) {
 		sr_ring_unmap(&sr_ctx(context)->chunks, &q->ring);
 		free(q);
@@ -335,7 +336,7 @@ SR_PUBLIC struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, voi
 	struct sr_cq *q;
 	if (cqe < 1 || vector < 0)
 		return sr_null(EINVAL);
-	q = sr_create_cq(context, (uint32_t)cqe, cq_context, channel, (uint32_t)vector);
+	q = sr_create_cq(context, (uint32_t)cqe, cq_context, channel, (uint32_t)vector, 0);
 	return q ? &q->ibv : NULL;
 }
 

@@ -43,8 +43,9 @@ static inline uint32_t sr_cq_events(const struct sr_cq *q)
 }
 
 /* cq.c */
+/* flags are those of struct softroce_create_cq_request. */
 struct sr_cq *sr_create_cq(struct ibv_context *context, uint32_t cqe, void *cq_context,
-			   struct ibv_comp_channel *channel, uint32_t vector);
+			   struct ibv_comp_channel *channel, uint32_t vector, uint32_t flags);
 int sr_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int sr_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 

@@ -153,9 +153,9 @@ static void set_ops(struct ibv_cq_ex *ex)
 	ex->read_completion_wallclock_ns = read_completion_wallclock_ns;
 }
 
-#define SUPPORTED_WC_FLAGS                                                                         \
-	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |                             \
-	 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK | IBV_WC_EX_WITH_CVLAN)
+#define TIMESTAMPS                                                                                 \
+	(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+#define SUPPORTED_WC_FLAGS (IBV_WC_STANDARD_FLAGS | TIMESTAMPS | IBV_WC_EX_WITH_CVLAN)
 
 struct ibv_cq_ex *sr_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
 {
@@ -168,8 +168,9 @@ struct ibv_cq_ex *sr_create_cq_ex(struct ibv_context *context, struct ibv_cq_ini
 	if (attr->comp_mask & ~known || flags & ~IBV_CREATE_CQ_ATTR_SINGLE_THREADED ||
 	    attr->wc_flags & ~(uint64_t)SUPPORTED_WC_FLAGS)
 		return sr_null(EOPNOTSUPP);
-	struct sr_cq *q = sr_create_cq(context, attr->cqe, attr->cq_context, attr->channel,
-				       attr->comp_vector);
+	struct sr_cq *q =
+		sr_create_cq(context, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector,
+			     attr->wc_flags & TIMESTAMPS ? SOFTROCE_CQ_TIMESTAMPS : 0);
 	if (!q)
 		return NULL;
 	struct sr_pd *pd = NULL;

@@ -433,11 +433,10 @@ int sr_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values
 {
 	uint32_t wanted = values->comp_mask;
 	values->comp_mask = 0;
-	if (!(wanted & IBV_VALUES_MASK_RAW_CLOCK))
-		return 0;
 	struct softroce_clock_reply now;
+	/* Also if the program wants nothing: the NIC may have no clock. */
 	int error = query(context, SOFTROCE_OP_QUERY_CLOCK, &now, sizeof now);
-	if (error)
+	if (error || !(wanted & IBV_VALUES_MASK_RAW_CLOCK))
 		return error;
 	values->comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
 	/* The raw clock counts ticks of hca_core_clock; here a tick is a nanosecond. */
