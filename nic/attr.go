@@ -101,6 +101,12 @@ func (d *Device) Query() DeviceAttr {
 	if !d.has(CapMemoryWindows) {
 		a.MaxMW = 0
 	}
+	if !d.has(CapMulticast) {
+		a.MaxMcastGroups, a.MaxMcastQPs, a.MaxMcastAttached = 0, 0, 0
+	}
+	if !d.has(CapSRQ) {
+		a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = 0, 0, 0
+	}
 	if !d.has(CapTimestamps) {
 		a.CoreClock, a.TimestampMask = 0, 0
 	}

@@ -65,7 +65,10 @@ const (
 	CapDeviceMemory
 	CapFlush
 	CapMemoryWindows
+	CapMulticast
 	CapOnDemandPaging
+	CapSRQ // without it, a device also lacks CapSRQResize and CapXRC
+	CapSRQResize
 	CapTimestamps // of completions, and the clock that they are of
 	CapXRC
 )
@@ -90,6 +93,9 @@ func (i Identity) withDefaults() Identity {
 	if i.ActiveWidth == 0 {
 		i.ActiveWidth = ib.Width4X
 	}
+	if i.Hidden&CapSRQ != 0 {
+		i.Hidden |= CapSRQResize | CapXRC
+	}
 	return i
 }
 
@@ -111,7 +117,8 @@ func (d *Device) Identity() Identity { return d.identity }
 func (d *Device) capFlags() uint64 {
 	flags := uint64(capFlags | capFlushGlobal | capAtomicWrite)
 	for feature, bits := range map[Capability]uint64{
-		CapAtomicWrite: capAtomicWrite, CapFlush: capFlushGlobal, CapMemoryWindows: capMemWindow | capMemWindow2B, CapXRC: capXRC,
+		CapAtomicWrite: capAtomicWrite, CapFlush: capFlushGlobal, CapMemoryWindows: capMemWindow | capMemWindow2B,
+		CapSRQResize: capSRQResize, CapXRC: capXRC,
 	} {
 		if !d.has(feature) {
 			flags &^= bits

@@ -1,6 +1,7 @@
 package nic_test
 
 import (
+	"net/netip"
 	"syscall"
 	"testing"
 	"time"
@@ -46,17 +47,18 @@ func TestIdentityIsReported(t *testing.T) {
 
 // A NIC does not report a feature that it lacks, and refuses it.
 func TestHiddenFeatures(t *testing.T) {
-	all := nic.CapAtomics | nic.CapAtomicWrite | nic.CapDeviceMemory | nic.CapFlush | nic.CapMemoryWindows | nic.CapOnDemandPaging |
-		nic.CapTimestamps | nic.CapXRC
+	all := nic.CapAtomics | nic.CapAtomicWrite | nic.CapDeviceMemory | nic.CapFlush | nic.CapMemoryWindows | nic.CapMulticast |
+		nic.CapOnDemandPaging | nic.CapSRQ | nic.CapTimestamps
 	with, without := lacking(t, all)
 	a, b := with.Device.Query(), without.Device.Query()
 	const (
+		srqResize   = 1 << 13
 		windows     = 1<<17 | 1<<24
 		xrc         = 1 << 20
 		flush       = 1 << 38
 		atomicWrite = 1 << 40
 	)
-	if gone := a.CapFlagsEx &^ b.CapFlagsEx; gone != windows|xrc|flush|atomicWrite || b.CapFlagsEx&^a.CapFlagsEx != 0 {
+	if gone := a.CapFlagsEx &^ b.CapFlagsEx; gone != srqResize|windows|xrc|flush|atomicWrite || b.CapFlagsEx&^a.CapFlagsEx != 0 {
 		t.Errorf("capability flags %#x without the features, %#x with them", b.CapFlagsEx, a.CapFlagsEx)
 	}
 	if uint64(b.DeviceCapFlags) != b.CapFlagsEx&(1<<32-1) {
@@ -69,11 +71,24 @@ func TestHiddenFeatures(t *testing.T) {
 	if b.CoreClock != 0 || b.TimestampMask != 0 {
 		t.Errorf("reports a clock of %d kHz with bits %#x", b.CoreClock, b.TimestampMask)
 	}
+	if b.MaxSRQ != 0 || b.MaxSRQWR != 0 || b.MaxSRQSGE != 0 || b.MaxMcastGroups != 0 || b.MaxMcastQPs != 0 || b.MaxMcastAttached != 0 {
+		t.Errorf("reports SRQs or multicast groups: %+v", b)
+	}
+	if own := without.Context.QueryDevice(); own.MaxSRQ != 0 || own.MaxMcastAttached != 0 {
+		t.Errorf("reports SRQs or multicast groups to a client: %+v", own)
+	}
 	_, _, err := without.Device.Clock()
 	wantErrno(t, "the clock", err, syscall.EOPNOTSUPP)
 	c := without.Context
 	_, err = c.CreateCQ(nic.CQConfig{Entries: 16, Ring: nic.NewPage(abi.RingSize(16, abi.CQESize)), Timestamps: true})
 	wantErrno(t, "a CQ with timestamps", err, syscall.EOPNOTSUPP)
+	_, err = without.CreateSRQ(nic.SRQInit{PD: without.pd, MaxWR: 16, MaxSGE: 1})
+	wantErrno(t, "an SRQ", err, syscall.EOPNOTSUPP)
+	_, err = c.CreateSRQ(nic.SRQInit{PD: without.pd, MaxWR: 16, MaxSGE: 1})
+	wantErrno(t, "an SRQ whose sizes were not rounded", err, syscall.EOPNOTSUPP)
+	group := nic.GIDOf(netip.MustParseAddr("ff0e::1"))
+	wantErrno(t, "attaching to a multicast group", c.AttachMcast(without.QP.QP, group), syscall.EOPNOTSUPP)
+	wantErrno(t, "detaching from a multicast group", c.DetachMcast(without.QP.QP, group), syscall.EOPNOTSUPP)
 	_, err = c.AllocDM(64, 0)
 	wantErrno(t, "device memory", err, syscall.EOPNOTSUPP)
 	_, err = c.AllocMW(without.pd, ib.MWType2)
@@ -87,6 +102,18 @@ func TestHiddenFeatures(t *testing.T) {
 		wantErrno(t, what, err, syscall.EOPNOTSUPP)
 		err = c.ReregMR(without.mr, without.pd, mrtable.HeapMemory(nic.NewPage(4096)), 0, 4096, ib.AccessLocalWrite|access)
 		wantErrno(t, what+" by registering again", err, syscall.EOPNOTSUPP)
+	}
+}
+
+func TestHiddenSRQResize(t *testing.T) {
+	w := newTestFabric(t)
+	c := w.client(w.nicOf(1, nic.DeviceConfig{Identity: nic.Identity{Hidden: nic.CapSRQResize}}))
+	srq, err := c.CreateSRQ(nic.SRQInit{PD: c.pd, MaxWR: 16, MaxSGE: 1})
+	check(t, err)
+	wantErrno(t, "resizing", srq.Resize(32, -1), syscall.EINVAL)
+	check(t, c.Context.ModifySRQ(srq.SRQ, nic.SRQChange{Limit: 3}))
+	if a := srq.Query(); a.MaxWR != 16 {
+		t.Errorf("the SRQ has %+v", a)
 	}
 }
 

@@ -28,7 +28,7 @@ func (g *group) of(u *user) (n int) {
 
 // AttachMcast attaches q to a multicast GID: an IPv6 multicast address, or an IPv4-mapped one. The
 // link joins the group when the first queue pair is attached. Attaching a queue pair again has no
-// effect. Errors are EINVAL, ENOMEM and those of the link.
+// effect. Errors are EINVAL, ENOMEM, EOPNOTSUPP and those of the link.
 func (c *Context) AttachMcast(q *QP, gid GID) error {
 	if err := c.checkMcast(q, gid); err != nil {
 		return err
@@ -81,6 +81,9 @@ func joinError(gid GID, err error) error {
 
 func (c *Context) checkMcast(q *QP, gid GID) error {
 	if err := c.usable(); err != nil {
+		return err
+	}
+	if err := c.device.require(CapMulticast, "multicast"); err != nil {
 		return err
 	}
 	switch {

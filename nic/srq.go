@@ -37,8 +37,16 @@ type SRQ struct {
 // Number returns the SRQ number of an SRQ of XRC, 0 for others.
 func (s *SRQ) Number() uint32 { return s.num }
 
-// RoundSRQ rounds sizes up to what is granted; EINVAL if they exceed the limits.
-func (d *Device) RoundSRQ(maxWR, maxSGE *int) error { return d.limits.roundSRQ(maxWR, maxSGE) }
+// RoundSRQ rounds sizes up to what is granted; EINVAL if they exceed the limits, EOPNOTSUPP if the
+// device has no shared receive queues.
+func (d *Device) RoundSRQ(maxWR, maxSGE *int) error {
+	if err := d.requireSRQ(); err != nil {
+		return err
+	}
+	return d.limits.roundSRQ(maxWR, maxSGE)
+}
+
+func (d *Device) requireSRQ() error { return d.require(CapSRQ, "shared receive queues") }
 
 func (l *Limits) roundSRQ(maxWR, maxSGE *int) error {
 	if *maxWR < 1 || *maxWR > l.MaxSRQWR || *maxSGE < 0 || *maxSGE > l.MaxSRQSGE {
@@ -49,7 +57,7 @@ func (l *Limits) roundSRQ(maxWR, maxSGE *int) error {
 	return nil
 }
 
-// CreateSRQ creates a shared receive queue; errors are EINVAL and ENOMEM.
+// CreateSRQ creates a shared receive queue; errors are EINVAL, ENOMEM and EOPNOTSUPP.
 func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 	if err := c.own(o.PD); err != nil {
 		return nil, err
@@ -58,6 +66,9 @@ func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 		return nil, err
 	}
 	d := c.device
+	if err := d.requireSRQ(); err != nil {
+		return nil, err
+	}
 	if err := c.checkLimit(kindSRQ); err != nil {
 		return nil, err
 	}
@@ -131,6 +142,9 @@ func (c *Context) ModifySRQ(s *SRQ, o SRQChange) error {
 // resize replaces the ring by one of maxWR slots.
 func (s *SRQ) resize(maxWR int, mem []byte) error {
 	c, old := s.ctx, s.ring
+	if !c.device.has(CapSRQResize) { // drivers do not return EOPNOTSUPP here
+		return errorf(syscall.EINVAL, "%s cannot resize shared receive queues", c.device.name)
+	}
 	maxSGE := old.maxSGE
 	if err := c.device.granted.roundSRQ(&maxWR, &maxSGE); err != nil {
 		return err

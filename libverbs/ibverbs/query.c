@@ -79,7 +79,7 @@ SR_PUBLIC int ibv_query_device(struct ibv_context *context, struct ibv_device_at
 static void set_odp_caps(struct ibv_device_attr_ex *a)
 {
 	const uint32_t datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV;
-	const uint32_t srq = IBV_ODP_SUPPORT_SRQ_RECV;
+	const uint32_t srq = a->orig_attr.max_srq ? IBV_ODP_SUPPORT_SRQ_RECV : 0;
 	const uint32_t uc = datagrams | IBV_ODP_SUPPORT_WRITE;
 	const uint32_t rc = uc | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
 	a->odp_caps.general_caps = IBV_ODP_SUPPORT;

@@ -25,10 +25,45 @@ static void test_timestamps(struct setup *s)
 	RETURNS(0, ibv_destroy_cq(ibv_cq_ex_to_cq(q)));
 }
 
+/* Only the queue pairs that use shared receive queues are affected. */
+static void test_shared_receive_queues(struct setup *s)
+{
+	struct ibv_device_attr_ex d;
+	RETURNS(0, ibv_query_device_ex(s->context, NULL, &d));
+	CHECK(!d.orig_attr.max_srq && !d.orig_attr.max_srq_wr && !d.orig_attr.max_srq_sge);
+	CHECK(!(d.orig_attr.device_cap_flags & (IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_XRC)));
+	CHECK(d.odp_caps.per_transport_caps.ud_odp_caps ==
+	      (IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV));
+	struct ibv_srq_init_attr a = {.attr = {.max_wr = 16, .max_sge = 1}};
+	FAILS(EOPNOTSUPP, !ibv_create_srq(s->pd, &a));
+	struct ibv_srq_init_attr_ex ex = {
+		.attr = a.attr, .comp_mask = IBV_SRQ_INIT_ATTR_PD, .pd = s->pd};
+	FAILS(EOPNOTSUPP, !ibv_create_srq_ex(s->context, &ex));
+}
+
+static void test_multicast(struct setup *s)
+{
+	struct ibv_device_attr d;
+	RETURNS(0, ibv_query_device(s->context, &d));
+	CHECK(!d.max_mcast_grp && !d.max_mcast_qp_attach && !d.max_total_mcast_qp_attach);
+	struct ibv_qp_init_attr a = {.send_cq = s->cq,
+				     .recv_cq = s->cq,
+				     .cap = {.max_send_wr = 1, .max_recv_wr = 1},
+				     .qp_type = IBV_QPT_UD};
+	struct ibv_qp *q = ibv_create_qp(s->pd, &a);
+	REQUIRE(q);
+	union ibv_gid group = {.raw = {0xff, 0x0e, [15] = 1}};
+	RETURNS(EOPNOTSUPP, ibv_attach_mcast(q, &group, 0));
+	RETURNS(EOPNOTSUPP, ibv_detach_mcast(q, &group, 0));
+	RETURNS(0, ibv_destroy_qp(q));
+}
+
 int main(void)
 {
 	struct setup s;
 	setup_open(&s);
+	test_shared_receive_queues(&s);
+	test_multicast(&s);
 	test_timestamps(&s);
 	setup_close(&s);
 	return failures != 0;
