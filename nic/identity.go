@@ -64,6 +64,7 @@ const (
 	CapAtomicWrite
 	CapDeviceMemory
 	CapFlush
+	CapLocalInvalidate // and SEND with invalidate
 	CapMemoryWindows
 	CapMulticast
 	CapOnDemandPaging
@@ -117,8 +118,8 @@ func (d *Device) Identity() Identity { return d.identity }
 func (d *Device) capFlags() uint64 {
 	flags := uint64(capFlags | capFlushGlobal | capAtomicWrite)
 	for feature, bits := range map[Capability]uint64{
-		CapAtomicWrite: capAtomicWrite, CapFlush: capFlushGlobal, CapMemoryWindows: capMemWindow | capMemWindow2B,
-		CapSRQResize: capSRQResize, CapXRC: capXRC,
+		CapAtomicWrite: capAtomicWrite, CapFlush: capFlushGlobal, CapLocalInvalidate: capMemMgtExt,
+		CapMemoryWindows: capMemWindow | capMemWindow2B, CapSRQResize: capSRQResize, CapXRC: capXRC,
 	} {
 		if !d.has(feature) {
 			flags &^= bits

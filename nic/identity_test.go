@@ -47,18 +47,19 @@ func TestIdentityIsReported(t *testing.T) {
 
 // A NIC does not report a feature that it lacks, and refuses it.
 func TestHiddenFeatures(t *testing.T) {
-	all := nic.CapAtomics | nic.CapAtomicWrite | nic.CapDeviceMemory | nic.CapFlush | nic.CapMemoryWindows | nic.CapMulticast |
-		nic.CapOnDemandPaging | nic.CapSRQ | nic.CapTimestamps
+	all := nic.CapAtomics | nic.CapAtomicWrite | nic.CapDeviceMemory | nic.CapFlush | nic.CapLocalInvalidate | nic.CapMemoryWindows |
+		nic.CapMulticast | nic.CapOnDemandPaging | nic.CapSRQ | nic.CapTimestamps
 	with, without := lacking(t, all)
 	a, b := with.Device.Query(), without.Device.Query()
 	const (
 		srqResize   = 1 << 13
 		windows     = 1<<17 | 1<<24
 		xrc         = 1 << 20
+		memMgtExt   = 1 << 21
 		flush       = 1 << 38
 		atomicWrite = 1 << 40
 	)
-	if gone := a.CapFlagsEx &^ b.CapFlagsEx; gone != srqResize|windows|xrc|flush|atomicWrite || b.CapFlagsEx&^a.CapFlagsEx != 0 {
+	if gone := a.CapFlagsEx &^ b.CapFlagsEx; gone != srqResize|windows|xrc|memMgtExt|flush|atomicWrite || b.CapFlagsEx&^a.CapFlagsEx != 0 {
 		t.Errorf("capability flags %#x without the features, %#x with them", b.CapFlagsEx, a.CapFlagsEx)
 	}
 	if uint64(b.DeviceCapFlags) != b.CapFlagsEx&(1<<32-1) {
@@ -181,6 +182,31 @@ func TestAtomicsAreRefusedAtBothEnds(t *testing.T) {
 	with.want(1, ib.WCRemInvReqErr, ib.WCFetchAdd)
 	if without.mem[0] != 0 {
 		t.Error("the responder has executed the atomic")
+	}
+}
+
+// The same holds for invalidation, also at the end of a SEND of several packets. Other SENDs pass.
+func TestInvalidationIsRefusedAtBothEnds(t *testing.T) {
+	for _, o := range []struct {
+		wr ib.WROpcode
+		wc ib.WCOpcode
+	}{{ib.WRLocalInv, ib.WCLocalInv}, {ib.WRSendWithInv, ib.WCSend}} {
+		with, without := lacking(t, nic.CapLocalInvalidate)
+		without.post(transport.SendWR{ID: 1, Opcode: o.wr, Imm: with.mr.RKey()})
+		without.step()
+		without.want(1, ib.WCLocQPOpErr, o.wc)
+	}
+	for _, length := range []int{8, 9000} {
+		with, without := lacking(t, nic.CapLocalInvalidate)
+		for id := range uint64(2) {
+			without.recv(id, without.sge(0, 9000))
+		}
+		with.post(transport.SendWR{ID: 1, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: with.sge(0, length)})
+		with.step()
+		with.want(1, ib.WCSuccess, ib.WCSend)
+		with.post(transport.SendWR{ID: 2, Opcode: ib.WRSendWithInv, Imm: without.mr.RKey(), SGEs: with.sge(0, length)})
+		with.step()
+		with.want(2, ib.WCRemInvReqErr, ib.WCSend)
 	}
 }
 

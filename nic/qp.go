@@ -163,7 +163,7 @@ func (q *QP) register() error {
 	if o.Type.XRC() {
 		q.xrcConfig(&config)
 	}
-	config.Refused = d.refusedKinds()
+	config.Refused, config.NoInvalidate = d.refusedKinds(), !d.has(CapLocalInvalidate)
 	t, err := transport.New(config)
 	if err != nil {
 		c.freeDoorbell(bell)

@@ -199,6 +199,8 @@ type Config struct {
 	Domain     XRCDomain // of an XRC target, whose PD and Recv are nil
 	Refused    KindSet   // operations that are neither sent nor executed
 	UserData   any       // opaque, returned by QP.UserData
+
+	NoInvalidate bool // neither are local invalidation and SEND with invalidate
 }
 
 // A KindSet is a set of operations.

@@ -12,7 +12,7 @@ import (
 
 // isLocal reports whether o is a local operation that the service supports.
 func (q *QP) isLocal(o ib.WROpcode) bool {
-	return (o == ib.WRBindMW || o == ib.WRLocalInv) && q.cfg.Service != packet.UD
+	return (o == ib.WRBindMW || o == ib.WRLocalInv && !q.cfg.NoInvalidate) && q.cfg.Service != packet.UD
 }
 
 // runLocal executes w, unless it was executed before a retransmission. It returns false if w must

@@ -194,7 +194,7 @@ func (q *QP) wrKind(o ib.WROpcode) packet.Kind {
 		return packet.KindNone
 	}
 	k := rcOperations[o]
-	if q.cfg.Refused.Has(k) {
+	if q.cfg.Refused.Has(k) || q.cfg.NoInvalidate && o == ib.WRSendWithInv {
 		return packet.KindNone
 	}
 	switch q.cfg.Service {

@@ -87,7 +87,7 @@ func (q *QP) accept(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 		return q.refuse(e, packet.NAKInvalidRequest, p, Failure{Reason: ReasonNoSRQ})
 	case !q.permits(in.Kind):
 		return q.refuse(e, packet.NAKInvalidRequest, p, Failure{Reason: ReasonNotPermitted, Need: neededAccess(in.Kind)})
-	case q.cfg.Refused.Has(in.Kind):
+	case q.cfg.Refused.Has(in.Kind), q.cfg.NoInvalidate && in.Headers&packet.HasIETH != 0:
 		return q.refuse(e, packet.NAKInvalidRequest, p, Failure{Reason: ReasonNotSupported})
 	}
 	switch in.Kind {
