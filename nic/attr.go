@@ -89,10 +89,10 @@ func (d *Device) Query() DeviceAttr {
 		MaxQP: l.MaxQP, MaxQPWR: l.MaxQPWR, MaxSGE: l.MaxSGE, MaxSGERd: l.MaxSGE,
 		DeviceCapFlags: uint32(flags), CapFlagsEx: flags, OnDemandPaging: d.has(CapOnDemandPaging), MaxMW: l.MaxMW,
 		MaxCQ: l.MaxCQ, MaxCQE: l.MaxCQE, MaxMR: l.MaxMR, MaxPD: l.MaxPD,
-		MaxQPRDAtomic: l.MaxRDAtomic, MaxResRDAtomic: l.MaxRDAtomic * l.MaxQP, MaxQPInitRDAtom: l.MaxRDAtomic,
+		MaxQPRDAtomic: l.MaxRDAtomic, MaxResRDAtomic: l.MaxRDAtomic * l.MaxQP, MaxQPInitRDAtom: l.MaxInitRDAtomic,
 		AtomicCap: ib.AtomicHCA, MaxAH: l.MaxAH, MaxSRQ: l.MaxSRQ, MaxSRQWR: l.MaxSRQWR, MaxSRQSGE: l.MaxSRQSGE,
-		MaxMcastGroups: l.MaxMcastGroups, MaxMcastQPs: l.MaxMcastQPs, MaxMcastAttached: l.MaxMcastGroups * l.MaxMcastQPs,
-		MaxPKeys: maxPKeys, LocalCAACKDelay: localACKDelay, PhysPortCnt: i.Ports, MaxInlineData: l.MaxInline,
+		MaxMcastGroups: l.MaxMcastGroups, MaxMcastQPs: l.MaxMcastQPs, MaxMcastAttached: l.MaxMcastAttached,
+		MaxPKeys: l.MaxPKeys, LocalCAACKDelay: localACKDelay, PhysPortCnt: i.Ports, MaxInlineData: l.MaxInline,
 		CoreClock: coreClock, TimestampMask: 1<<64 - 1,
 	}
 	if !d.has(CapAtomics) {

@@ -126,6 +126,9 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 		groups:   map[GID]*group{}, users: map[uint32]*user{},
 		table: mrtable.NewTable(rand.New(rand.NewPCG(e.seed, uint64(len(e.devices))))),
 	}
+	if n := len(d.pkeys); n > d.limits.MaxPKeys {
+		return nil, errorf(syscall.EINVAL, "P_Key table of %d entries: the persona of %s has at most %d", n, c.Name, d.limits.MaxPKeys)
+	}
 	d.completionFaults.OnAct = d.workRequestRuleActed
 	if f, ok := d.link.(*wire.FaultLink); ok {
 		f.SetOwner(d.owner)

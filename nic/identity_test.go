@@ -11,6 +11,7 @@ import (
 	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/transport"
+	"softroce/wire"
 )
 
 // lacking returns a pair of connected queue pairs, of which the second is on a NIC without the
@@ -163,6 +164,70 @@ func TestLimitsThatAreNoPowerOfTwo(t *testing.T) {
 		_, err = c.CreateQP(o)
 		wantErrno(t, "a QP above the limit", err, syscall.EINVAL)
 	}
+}
+
+// A NIC may send fewer or more READs than it executes.
+func TestLimitOfReadsThatAQueuePairSends(t *testing.T) {
+	w := newTestFabric(t)
+	d := w.nicOf(1, nic.DeviceConfig{Limits: nic.Limits{MaxRDAtomic: 16, MaxInitRDAtomic: 4}})
+	if a := d.Query(); a.MaxQPRDAtomic != 16 || a.MaxQPInitRDAtom != 4 {
+		t.Errorf("reports %d and %d", a.MaxQPRDAtomic, a.MaxQPInitRDAtom)
+	}
+	q := w.client(d).qp(smallCaps)
+	a := attrs(1024, q)
+	a.MaxRDAtomic, a.MaxDestRDAtomic = 4, 16
+	q.connectWith(a)
+	a.MaxRDAtomic = 5
+	wantErrno(t, "sending more", q.Context.ModifyQP(q.QP.QP, &a, ib.QPMaskMaxRDAtomic), syscall.EINVAL)
+
+	for _, c := range []struct{ limits, want nic.Limits }{
+		{nic.Limits{MaxRDAtomic: 16}, nic.Limits{MaxRDAtomic: 16, MaxInitRDAtomic: 16}},
+		{nic.Limits{MaxRDAtomic: 16, MaxInitRDAtomic: 32}, nic.Limits{MaxRDAtomic: 16, MaxInitRDAtomic: 32}},
+		{nic.Limits{MaxInitRDAtomic: 256}, nic.Limits{MaxRDAtomic: 128, MaxInitRDAtomic: 128}},
+		{nic.Limits{}, nic.Limits{MaxRDAtomic: 128, MaxInitRDAtomic: 128}},
+	} {
+		if a := newTestFabric(t).nicOf(1, nic.DeviceConfig{Limits: c.limits}).Query(); a.MaxQPRDAtomic != c.want.MaxRDAtomic || a.MaxQPInitRDAtom != c.want.MaxInitRDAtomic {
+			t.Errorf("%+v: reports %d and %d", c.limits, a.MaxQPRDAtomic, a.MaxQPInitRDAtom)
+		}
+	}
+}
+
+func TestLimitOfAttachedQueuePairs(t *testing.T) {
+	w := newTestFabric(t)
+	d := w.nicOf(1, nic.DeviceConfig{Limits: nic.Limits{MaxMcastGroups: 32, MaxMcastQPs: 8, MaxMcastAttached: 3}})
+	if a := d.Query(); a.MaxMcastAttached != 3 {
+		t.Errorf("reports %d queue pairs", a.MaxMcastAttached)
+	}
+	c := w.client(d)
+	n := 0
+	for i := range byte(4) {
+		q := c.ud()
+		if err := c.Context.AttachMcast(q.QP.QP, nic.GIDOf(netip.AddrFrom4([4]byte{239, 1, 2, i}))); err == nil {
+			n++
+		} else {
+			wantErrno(t, "one too many", err, syscall.ENOMEM)
+		}
+	}
+	if n != 3 {
+		t.Errorf("%d queue pairs were attached, want 3", n)
+	}
+	if a := newTestFabric(t).nicOf(1, nic.DeviceConfig{Limits: nic.Limits{MaxMcastGroups: 3, MaxMcastQPs: 2}}).Query(); a.MaxMcastAttached != 6 {
+		t.Errorf("reports %d queue pairs in 3 groups of 2", a.MaxMcastAttached)
+	}
+}
+
+func TestLimitOfPKeys(t *testing.T) {
+	w := newTestFabric(t)
+	limits := nic.Limits{MaxPKeys: 2}
+	d := w.nicOf(1, nic.DeviceConfig{Limits: limits, PKeys: []uint16{0xffff, 0x8001}})
+	if a := d.Query(); a.MaxPKeys != 2 {
+		t.Errorf("reports %d P_Keys", a.MaxPKeys)
+	}
+	iface := wire.StaticInterface("fab0", [6]byte{2, 0, 0, 0, 0, 2}, 9000)
+	link := w.fabric.NewLink(w.engine, netip.MustParseAddr("192.0.2.2"))
+	_, err := w.engine.AddDevice(nic.DeviceConfig{Name: "nic2", Link: link, Iface: iface, Limits: limits, PKeys: []uint16{0xffff, 0x8001, 0x8002}})
+	wantErrno(t, "more P_Keys than the limit", err, syscall.EINVAL)
+	check(t, link.Close())
 }
 
 // A requester without atomics completes the work request with an error, and a responder without

@@ -24,10 +24,14 @@ type Limits struct {
 	MaxMcastQPs    int    `json:"max_mcast_qp_attach"` // of one user, per group
 	MaxMW          int    `json:"max_mw"`
 	MaxXRCD        int    `json:"max_xrcd"`
-	MaxRDAtomic    int    `json:"max_qp_rd_atom"` // outstanding READs and atomics of a QP, in either direction
+	MaxRDAtomic    int    `json:"max_qp_rd_atom"` // outstanding READs and atomics that a QP executes
 	MaxContexts    int    `json:"max_contexts"`
 	MaxDM          uint64 `json:"max_dm_size"` // bytes of device memory, of all contexts
 	GIDTableSize   int    `json:"gid_tbl_len"`
+	MaxPKeys       int    `json:"max_pkeys"` // entries of the P_Key table
+
+	MaxInitRDAtomic  int `json:"max_qp_init_rd_atom"`       // outstanding READs and atomics that a QP sends; 0: MaxRDAtomic
+	MaxMcastAttached int `json:"max_total_mcast_qp_attach"` // of all groups; 0, or more: as many as MaxMcastGroups of MaxMcastQPs
 
 	Context ContextLimits `json:"context"` // of each context without limits of its own
 }
@@ -70,12 +74,15 @@ var DefaultLimits = Limits{
 	MaxRDAtomic:    transport.MaxRDAtomic,
 	MaxContexts:    4096,
 	GIDTableSize:   256, // SGID indices have eight bits
+	MaxPKeys:       abi.MaxPKeys,
 	MaxDM:          64 << 20,
+
+	MaxInitRDAtomic:  transport.MaxRDAtomic,
+	MaxMcastAttached: 8192 * 56,
 }
 
 // Limits that cannot be configured.
 const (
-	maxPKeys        = abi.MaxPKeys
 	maxMessage      = transport.MaxMessage
 	firstQPN        = 0x11 // lower QPNs are special; the Linux driver starts here too
 	lastQPN         = 0xfffffe
@@ -117,6 +124,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.MaxRDAtomic, d.MaxRDAtomic)
 	set(&l.MaxContexts, d.MaxContexts)
 	set(&l.GIDTableSize, d.GIDTableSize)
+	set(&l.MaxPKeys, d.MaxPKeys)
 	if l.MaxDM == 0 {
 		l.MaxDM = d.MaxDM
 	}
@@ -125,5 +133,10 @@ func (l Limits) withDefaults() Limits {
 	l.MaxSRQSGE = min(l.MaxSRQSGE, DefaultLimits.MaxSRQSGE)
 	l.MaxInline = min(l.MaxInline, DefaultLimits.MaxInline)
 	l.MaxRDAtomic = min(l.MaxRDAtomic, transport.MaxRDAtomic)
+	l.MaxPKeys = min(l.MaxPKeys, abi.MaxPKeys)
+	set(&l.MaxInitRDAtomic, l.MaxRDAtomic)
+	l.MaxInitRDAtomic = min(l.MaxInitRDAtomic, transport.MaxRDAtomic)
+	set(&l.MaxMcastAttached, l.MaxMcastGroups*l.MaxMcastQPs)
+	l.MaxMcastAttached = min(l.MaxMcastAttached, l.MaxMcastGroups*l.MaxMcastQPs)
 	return l
 }

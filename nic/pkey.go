@@ -4,6 +4,7 @@ import (
 	"slices"
 	"syscall"
 
+	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/packet"
 )
@@ -17,8 +18,8 @@ const (
 
 // CheckPKeys returns EINVAL if keys cannot be a device's P_Key table. 0 is an index without a key.
 func CheckPKeys(keys []uint16) error {
-	if len(keys) == 0 || len(keys) > maxPKeys {
-		return errorf(syscall.EINVAL, "P_Key table of %d entries: must be 1 to %d", len(keys), maxPKeys)
+	if len(keys) == 0 || len(keys) > abi.MaxPKeys {
+		return errorf(syscall.EINVAL, "P_Key table of %d entries: must be 1 to %d", len(keys), abi.MaxPKeys)
 	}
 	some := false
 	for i, k := range keys {

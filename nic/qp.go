@@ -460,9 +460,11 @@ func (q *QP) checkModify(a *QPAttr, mask ib.QPAttrMask) (path *wire.Path, err er
 	if mask&ib.QPMaskPathMTU != 0 && a.PathMTU > d.activeMTU() {
 		return nil, errorf(syscall.EINVAL, "path MTU %d is above the port's active MTU %d", a.PathMTU, d.activeMTU())
 	}
-	if limit := d.limits.MaxRDAtomic; mask&ib.QPMaskMaxRDAtomic != 0 && int(a.MaxRDAtomic) > limit ||
-		mask&ib.QPMaskMaxDestRDAtomic != 0 && int(a.MaxDestRDAtomic) > limit {
-		return nil, errorf(syscall.EINVAL, "max_rd_atomic and max_dest_rd_atomic must be at most %d", limit)
+	if limit := d.limits.MaxInitRDAtomic; mask&ib.QPMaskMaxRDAtomic != 0 && int(a.MaxRDAtomic) > limit {
+		return nil, errorf(syscall.EINVAL, "max_rd_atomic must be at most %d", limit)
+	}
+	if limit := d.limits.MaxRDAtomic; mask&ib.QPMaskMaxDestRDAtomic != 0 && int(a.MaxDestRDAtomic) > limit {
+		return nil, errorf(syscall.EINVAL, "max_dest_rd_atomic must be at most %d", limit)
 	}
 	if mask&ib.QPMaskRateLimit != 0 && !q.mayLimitRate(a, mask) {
 		return nil, errorf(syscall.EINVAL, "rate_limit: the QP must be in RTS or SQD, or go to RTS")

@@ -25,7 +25,7 @@ type objects [kinds]int
 
 // of returns the limit of a device.
 func (l *Limits) of(k kind) int {
-	return [kinds]int{l.MaxQP, l.MaxCQ, l.MaxMR, l.MaxPD, l.MaxAH, l.MaxSRQ, l.MaxMW, l.MaxXRCD, l.MaxMcastGroups * l.MaxMcastQPs}[k]
+	return [kinds]int{l.MaxQP, l.MaxCQ, l.MaxMR, l.MaxPD, l.MaxAH, l.MaxSRQ, l.MaxMW, l.MaxXRCD, l.MaxMcastAttached}[k]
 }
 
 // of returns the limit of a context, 0 for that of the device.
