@@ -13,11 +13,13 @@ func TestXDPLinkReceivesOnlyItsRoCEv2(t *testing.T) {
 	l := newVethPair(t)
 	rx, tap := l.b.xdpLink(), l.a.tap()
 	kernel := l.b.tap()
-	passed := map[byte]bool{} // what the program has passed, by the last byte of the source MAC
+	mac := []byte{2, 0, 0, 0, 7}
+	passed := map[byte]bool{} // what the program has passed, by the byte of the source MAC behind mac
 	look := func() {
 		b := make([]byte, 1<<16)
 		for n, _, err := 0, unix.Sockaddr(nil), error(nil); err == nil; {
-			if n, _, err = unix.Recvfrom(kernel.fd, b, 0); err == nil && n >= packet.EthernetLen {
+			n, _, err = unix.Recvfrom(kernel.fd, b, 0)
+			if err == nil && n >= packet.EthernetLen && bytes.HasPrefix(b[6:], mac) { // not of the interfaces
 				passed[b[11]] = true
 			}
 		}
@@ -52,7 +54,7 @@ func TestXDPLinkReceivesOnlyItsRoCEv2(t *testing.T) {
 			{"shorter than its UDP header", good[:port+1], false},
 		} {
 			sent++
-			tap.send(change(c.frame, 6, 2, 0, 0, 0, 7, sent))
+			tap.send(change(c.frame, 6, append(mac, sent)...))
 			name := family(v6) + ", a frame " + c.name
 			before := rx.Counters().Drops
 			taken := func() bool {
