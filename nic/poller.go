@@ -3,6 +3,7 @@ package nic
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -24,6 +25,9 @@ type poller struct {
 
 // briefSleep is how long an engine that keeps its P sleeps with it.
 const briefSleep = 5 * time.Millisecond
+
+// endless is the length of a sleep without a deadline.
+const endless = time.Duration(math.MaxInt64)
 
 func (p *poller) open() (err error) {
 	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -70,18 +74,14 @@ func (p *poller) ring() {
 // wait sleeps until a descriptor is ready or, if until is not 0, until that time. Which descriptor
 // is ready does not matter: a step looks at everything.
 func (p *poller) wait(now, until int64) {
-	var ts *unix.Timespec
+	sleep := endless
 	if until != 0 {
-		t := unix.NsecToTimespec(until - now)
-		ts = &t
+		sleep = time.Duration(until - now)
 	}
 	if !p.msTimeout {
-		brief := unix.NsecToTimespec(int64(briefSleep))
-		switch {
-		case p.keepsP && ts != nil && ts.Nano() <= brief.Nano():
-			p.pwait2(ts, true)
-		case !p.keepsP || p.pwait2(&brief, true):
-			p.pwait2(ts, false)
+		kept, rest := p.split(sleep)
+		if kept == 0 || p.pwait2(kept, true) && rest > 0 {
+			p.pwait2(rest, false)
 		}
 		if !p.msTimeout {
 			return
@@ -94,16 +94,25 @@ func (p *poller) wait(now, until int64) {
 	unix.EpollWait(p.epoll, p.events[:], timeout)
 }
 
+// split returns for how much of a sleep the engine keeps its P, and for how much it then does not.
+func (p *poller) split(sleep time.Duration) (kept, rest time.Duration) {
+	if p.keepsP {
+		kept = min(sleep, briefSleep)
+	}
+	return kept, sleep - kept
+}
+
 // pwait2 sleeps until a descriptor is ready or for the time, and reports whether none became ready.
-func (p *poller) pwait2(limit *unix.Timespec, keepP bool) bool {
+func (p *poller) pwait2(sleep time.Duration, keepP bool) bool {
 	var n uintptr
 	var no unix.Errno
+	limit := unix.NsecToTimespec(int64(sleep))
 	if keepP {
 		n, _, no = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events[0])),
-			uintptr(len(p.events)), uintptr(unsafe.Pointer(limit)), 0, 0)
+			uintptr(len(p.events)), uintptr(unsafe.Pointer(&limit)), 0, 0)
 	} else {
 		n, _, no = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events[0])),
-			uintptr(len(p.events)), uintptr(unsafe.Pointer(limit)), 0, 0)
+			uintptr(len(p.events)), uintptr(unsafe.Pointer(&limit)), 0, 0)
 	}
 	p.msTimeout = errors.Is(no, unix.ENOSYS) || errors.Is(no, unix.EPERM) // before Linux 5.11
 	return n == 0 && no == 0
