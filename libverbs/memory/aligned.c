@@ -167,15 +167,18 @@ static size_t count_unused(void)
 	return n;
 }
 
-/* Memory that was registered is not kept: the daemon may not map it again. */
-static void free_block(struct block *b)
+/*
+ * Ends the use of a block, and reports whether it is kept. If not, the caller unmaps it. Memory
+ * that was registered is not kept: the daemon may not map it again.
+ */
+static bool keep_block(struct block *b)
 {
 	b->used = false;
 	if (sr_shared_is_new(b->inode) && b->length <= MAX_KEPT && count_unused() <= MAX_UNUSED)
-		return;
-	sr_system_munmap((void *)b->start, b->length);
+		return true;
 	sr_shared_close(b->inode);
 	b->start = 0;
+	return false;
 }
 
 /*
@@ -270,8 +273,15 @@ SR_PUBLIC void free(void *p)
 		return;
 	}
 	int saved = errno, cancel = sr_defer_cancel();
-	free_block(b);
+	size_t length = b->length;
+	bool kept = keep_block(b);
 	sr_shared_unlock();
+	/*
+	 * Libraries that replace munmap must see the call: UCX deregisters what is unmapped, and
+	 * would take later memory at the address for registered. They run without the lock.
+	 */
+	if (!kept)
+		munmap(p, length);
 	sr_restore_cancel(cancel);
 	errno = saved;
 }

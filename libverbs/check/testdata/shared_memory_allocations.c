@@ -2,6 +2,7 @@
 /* Memory that is shared with the daemon from its allocation on. */
 #include "shared_memory.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -81,6 +82,35 @@ static void shares_aligned_allocations(void)
 	close(fds[1]);
 	REQUIRE(!pthread_join(t, NULL));
 	close(fds[0]);
+}
+
+/* Replaces the C library's, as UCX does, which deregisters what is unmapped. */
+static void *volatile unmapped; /* free is known to the compiler */
+static int (*next_munmap)(void *, size_t);
+
+int munmap(void *address, size_t length)
+{
+	if (!next_munmap)
+		next_munmap = (int (*)(void *, size_t))dlsym(RTLD_NEXT, "munmap");
+	unmapped = address;
+	return next_munmap(address, length);
+}
+
+/* What replaces munmap sees that the memory of an allocation is unmapped. */
+static void unmaps_allocations_with_munmap(void)
+{
+	char *p = memalign(PAGE, SIZE);
+	REQUIRE(p);
+	struct ibv_mr *mr = reg(p, SIZE);
+	EXPECT(mr, "mapped");
+	RETURNS(0, ibv_dereg_mr(mr));
+	unmapped = NULL;
+	free(p);
+	CHECK(unmapped == p);
+	p = memalign(PAGE, 17 << 20);
+	REQUIRE(p);
+	free(p);
+	CHECK(unmapped == p);
 }
 
 static int open_memfds(void)
@@ -251,6 +281,7 @@ int main(void)
 	begin();
 	if (!sanitized) {
 		shares_aligned_allocations();
+		unmaps_allocations_with_munmap();
 		shares_anonymous_mappings();
 		shares_mappings_by_system_calls();
 	}
