@@ -243,6 +243,7 @@ static struct ibv_context *new_connected_context(struct ibv_device *device, int 
 		return sr_null(error);
 	}
 	link_context(ctx);
+	sr_aligned_begin();
 	sr_mapped_begin();
 	return &ctx->verbs.context;
 }

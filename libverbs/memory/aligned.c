@@ -23,7 +23,9 @@
 #include <unistd.h>
 
 #define PAGE	      ((size_t)4096)
-#define LARGEST	      ((size_t)64 << 20)
+#define LARGEST	      ((size_t)16 << 20) /* before the program opens a NIC */
+#define LARGEST_OPEN  ((size_t)64 << 20)
+#define MAX_TOTAL     ((size_t)1 << 30) /* which each fork copies */
 #define MAX_ALIGNMENT ((size_t)2 << 20)
 #define MAX_BLOCKS    64 /* each has a descriptor */
 #define MAX_UNUSED    8
@@ -43,7 +45,8 @@ static struct block blocks[MAX_BLOCKS];
 /* All blocks there ever were are between these addresses: to free other memory takes no lock. */
 static _Atomic(uintptr_t) lowest = UINTPTR_MAX, highest;
 
-static atomic_bool enabled;
+/* The length of the largest allocation that is shared; 0: none is. */
+static _Atomic(size_t) largest;
 
 /* The next definitions of the functions, of the C library or another allocator. */
 static struct {
@@ -99,7 +102,14 @@ __attribute__((constructor)) static void enable(void)
 {
 	find_next();
 	if (sr_shared_enabled() && frees_here() && sysconf(_SC_PAGESIZE) == (long)PAGE)
-		atomic_store(&enabled, true);
+		atomic_store(&largest, LARGEST);
+}
+
+/* Large memory costs a program that never uses a NIC more than it gains: each fork copies it. */
+void sr_aligned_begin(void)
+{
+	if (atomic_load(&largest))
+		atomic_store(&largest, LARGEST_OPEN);
 }
 
 static bool power_of_two(size_t n)
@@ -109,8 +119,8 @@ static bool power_of_two(size_t n)
 
 static bool wanted(size_t alignment, size_t size)
 {
-	return atomic_load_explicit(&enabled, memory_order_relaxed) && power_of_two(alignment) &&
-	       alignment >= PAGE && alignment <= MAX_ALIGNMENT && size >= PAGE && size <= LARGEST;
+	return size >= PAGE && size <= atomic_load_explicit(&largest, memory_order_relaxed) &&
+	       power_of_two(alignment) && alignment >= PAGE && alignment <= MAX_ALIGNMENT;
 }
 
 /* Reserves addresses, of which the first is a multiple of alignment. */
@@ -129,13 +139,24 @@ static uintptr_t reserve(size_t alignment, size_t length)
 	return start;
 }
 
+/* A place for a block. NULL: there are too many, or they would be too large together. */
+static struct block *free_place(size_t length)
+{
+	struct block *place = NULL;
+	for (struct block *b = blocks; b < blocks + MAX_BLOCKS; b++) {
+		if (b->start)
+			length += b->length;
+		else
+			place = b;
+	}
+	return length <= MAX_TOTAL ? place : NULL;
+}
+
 /* Maps a new memfd. It returns NULL if there are too many, or the kernel refuses one. */
 static struct block *new_block(size_t alignment, size_t length)
 {
-	struct block *b = blocks;
-	while (b < blocks + MAX_BLOCKS && b->start)
-		b++;
-	uintptr_t start = b < blocks + MAX_BLOCKS ? reserve(alignment, length) : 0;
+	struct block *b = free_place(length);
+	uintptr_t start = b ? reserve(alignment, length) : 0;
 	if (!start)
 		return NULL;
 	if (!sr_shared_map((void *)start, length, &b->inode)) {

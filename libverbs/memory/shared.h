@@ -60,6 +60,9 @@ void sr_shared_put(struct sr_shared *s);
 /* sr_shared_enabled reports whether the user has asked for memory that the daemon can map. */
 bool sr_shared_enabled(void);
 
+/* sr_aligned_begin shares larger allocations (aligned.c), since the program has opened a NIC. */
+void sr_aligned_begin(void);
+
 /*
  * Memory that is shared from when the program maps it (mapped.c), after sr_mapped_begin. For
  * arguments of mmap, sr_mapped_map returns such memory, or NULL if the kernel is to map private

@@ -126,6 +126,30 @@ static int open_memfds(void)
 	return n;
 }
 
+/* Large allocations are shared after the NIC was opened, up to 1 GiB. */
+static void shares_no_large_allocation(void)
+{
+	int before = open_memfds();
+	char *p = memalign(PAGE, 16 << 20), *q = memalign(PAGE, 17 << 20);
+	REQUIRE(p && q);
+	CHECK(open_memfds() == before + 1);
+	free(p);
+	free(q);
+}
+
+static void shares_limited_allocations(void)
+{
+	char *p[18];
+	int before = open_memfds();
+	for (int i = 0; i < 18; i++)
+		REQUIRE((p[i] = memalign(PAGE, 64 << 20)));
+	int shared = open_memfds() - before;
+	CHECK(shared == 15 || shared == 16); /* freed memory may be kept */
+	for (int i = 0; i < 18; i++)
+		free(p[i]);
+	CHECK(open_memfds() == before);
+}
+
 /* So is what is mapped after the NIC was opened, by mmap and of a usual kind. */
 static void shares_anonymous_mappings(void)
 {
@@ -278,8 +302,11 @@ static void gives_children_copies_of_allocations(void)
 
 int main(void)
 {
+	if (!sanitized)
+		shares_no_large_allocation();
 	begin();
 	if (!sanitized) {
+		shares_limited_allocations();
 		shares_aligned_allocations();
 		unmaps_allocations_with_munmap();
 		shares_anonymous_mappings();
