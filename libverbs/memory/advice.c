@@ -102,13 +102,12 @@ int sr_advise(madvise_t real, void *address, size_t length, int advice)
 	uintptr_t end = (first + length + mask) & ~mask;
 	if (!sr_shared_any() || !concerns_private_memory(advice) || first & mask || end <= first)
 		return real(address, length, advice);
-	int cancel = sr_defer_cancel();
+	int saved = errno, cancel = sr_defer_cancel();
 	int error = advise_parts(real, first, end, advice);
 	sr_restore_cancel(cancel);
-	if (!error)
-		return 0;
-	errno = error;
-	return -1;
+	/* A system call that succeeds leaves errno alone, and so must free, which may make it. */
+	errno = error ? error : saved;
+	return error ? -1 : 0;
 }
 
 SR_PUBLIC int madvise(void *address, size_t length, int advice)
