@@ -8,9 +8,11 @@
 #include "core/system.h"
 
 #include <dlfcn.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 typedef long (*syscall_t)(long, long, long, long, long, long, long);
 
@@ -42,14 +44,17 @@ static long on_memory(long number, long a, long b, long c, long d, long e, long 
 }
 
 /*
- * The declaration of syscall has an ellipsis instead of the last six arguments, which are passed in
- * the same way.
+ * It reads all arguments that a system call may have, as the C library does. If it had seven of its
+ * own, the compiler could write to where the last one is on the stack. With fewer, that is a
+ * variable of the caller, which another thread may be changing: a futex, for instance.
  */
-SR_PUBLIC long sr_syscall(long number, long a, long b, long c, long d, long e,
-			  long f) __asm__("syscall");
-
-long sr_syscall(long number, long a, long b, long c, long d, long e, long f)
+SR_PUBLIC long syscall(long number, ...)
 {
+	va_list args;
+	va_start(args, number);
+	long a = va_arg(args, long), b = va_arg(args, long), c = va_arg(args, long);
+	long d = va_arg(args, long), e = va_arg(args, long), f = va_arg(args, long);
+	va_end(args);
 	if (number == SYS_mmap || number == SYS_munmap || number == SYS_madvise)
 		return on_memory(number, a, b, c, d, e, f);
 	return atomic_load_explicit(&next, memory_order_relaxed)(number, a, b, c, d, e, f);

@@ -268,6 +268,45 @@ static void shares_mappings_by_system_calls(void)
 	close(fds[0]);
 }
 
+#ifdef __x86_64__
+/*
+ * With fewer arguments than six, the function for system calls writes nothing above its return
+ * address: there are variables of the caller, here in a page that cannot be written.
+ */
+static void writes_nothing_of_its_caller(void)
+{
+	enum {
+		STACK = 16 * PAGE
+	};
+	char *stack = anonymous(STACK + PAGE);
+	REQUIRE(!mprotect(stack + STACK, PAGE, PROT_READ));
+	const long numbers[] = {SYS_getpid, SYS_munmap, SYS_madvise};
+	for (int i = 0; i < 3; i++) {
+		long result = numbers[i];
+		long (*call)(long, ...) = syscall;
+		__asm__ volatile("mov %%rsp, %%rbx\n\t"
+				 "mov %[top], %%rsp\n\t"
+				 "xor %%edi, %%edi\n\t"
+				 "xchg %%rax, %%rdi\n\t"
+				 "mov $1, %%esi\n\t" /* an invalid address */
+				 "mov $1, %%edx\n\t"
+				 "mov $4, %%ecx\n\t"
+				 "call *%[call]\n\t"
+				 "mov %%rbx, %%rsp"
+				 : "+a"(result)
+				 : [top] "r"(stack + STACK), [call] "r"(call)
+				 : "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11",
+				   "cc", "memory");
+		CHECK(result == (i ? -1 : getpid()));
+	}
+	CHECK(!munmap(stack, STACK + PAGE));
+}
+#else
+static void writes_nothing_of_its_caller(void)
+{
+} /* all arguments are in registers */
+#endif
+
 /* A child has copies of all of it, registered or not, and allocates on its own. */
 static void gives_children_copies_of_allocations(void)
 {
@@ -314,6 +353,7 @@ int main(void)
 		unmaps_allocations_with_munmap();
 		shares_anonymous_mappings();
 		shares_mappings_by_system_calls();
+		writes_nothing_of_its_caller();
 	}
 	gives_children_copies_of_allocations();
 	return end();
