@@ -84,15 +84,15 @@ func (d *Device) Query() DeviceAttr {
 	flags := d.capFlags()
 	a := DeviceAttr{
 		FWVer: i.FWVer, NodeGUID: d.guid, SysImageGUID: d.guid,
-		MaxMRSize: 1<<63 - 1, PageSizeCap: 0xfffff000,
+		MaxMRSize: l.MaxMRSize, PageSizeCap: l.PageSizes,
 		VendorID: i.VendorID, VendorPartID: i.VendorPartID, HWVer: i.HWVer,
-		MaxQP: l.MaxQP, MaxQPWR: l.MaxQPWR, MaxSGE: l.MaxSGE, MaxSGERd: l.MaxSGE,
+		MaxQP: l.MaxQP, MaxQPWR: l.MaxQPWR, MaxSGE: l.MaxSGE, MaxSGERd: l.MaxReadSGE,
 		DeviceCapFlags: uint32(flags), CapFlagsEx: flags, OnDemandPaging: d.has(CapOnDemandPaging), MaxMW: l.MaxMW,
 		MaxCQ: l.MaxCQ, MaxCQE: l.MaxCQE, MaxMR: l.MaxMR, MaxPD: l.MaxPD,
-		MaxQPRDAtomic: l.MaxRDAtomic, MaxResRDAtomic: l.MaxRDAtomic * l.MaxQP, MaxQPInitRDAtom: l.MaxInitRDAtomic,
+		MaxQPRDAtomic: l.MaxRDAtomic, MaxResRDAtomic: l.MaxResRDAtomic, MaxQPInitRDAtom: l.MaxInitRDAtomic,
 		AtomicCap: ib.AtomicHCA, MaxAH: l.MaxAH, MaxSRQ: l.MaxSRQ, MaxSRQWR: l.MaxSRQWR, MaxSRQSGE: l.MaxSRQSGE,
 		MaxMcastGroups: l.MaxMcastGroups, MaxMcastQPs: l.MaxMcastQPs, MaxMcastAttached: l.MaxMcastAttached,
-		MaxPKeys: l.MaxPKeys, LocalCAACKDelay: localACKDelay, PhysPortCnt: i.Ports, MaxInlineData: l.MaxInline,
+		MaxPKeys: l.MaxPKeys, LocalCAACKDelay: l.LocalACKDelay, PhysPortCnt: i.Ports, MaxInlineData: l.MaxInline,
 		CoreClock: coreClock, TimestampMask: 1<<64 - 1,
 	}
 	if !d.has(CapAtomics) {
@@ -132,7 +132,7 @@ func (c *Context) QueryDevice() DeviceAttr {
 	limit(&a.MaxMcastGroups, l.Groups)
 	limit(&a.MaxMcastQPs, l.Groups)
 	limit(&a.MaxMcastAttached, l.Groups)
-	a.MaxResRDAtomic = a.MaxQP * a.MaxQPRDAtomic
+	a.MaxResRDAtomic = min(a.MaxResRDAtomic, a.MaxQP*a.MaxQPRDAtomic)
 	if l.RegisteredBytes > 0 {
 		a.MaxMRSize = min(a.MaxMRSize, l.RegisteredBytes)
 	}

@@ -230,6 +230,81 @@ func TestLimitOfPKeys(t *testing.T) {
 	check(t, link.Close())
 }
 
+func TestLimitsThatAreOnlyReported(t *testing.T) {
+	for _, c := range []struct{ limits, want nic.Limits }{
+		{nic.Limits{}, nic.Limits{MaxResRDAtomic: 128 << 20, PageSizes: 0xfffff000, LocalACKDelay: 15}},
+		{nic.Limits{MaxQP: 10, MaxRDAtomic: 16}, nic.Limits{MaxResRDAtomic: 160, PageSizes: 0xfffff000, LocalACKDelay: 15}},
+		{nic.Limits{MaxQP: 10, MaxRDAtomic: 16, MaxResRDAtomic: 161}, nic.Limits{MaxResRDAtomic: 160, PageSizes: 0xfffff000, LocalACKDelay: 15}},
+		{nic.Limits{MaxResRDAtomic: 99, PageSizes: 0x100201000, LocalACKDelay: 16}, nic.Limits{MaxResRDAtomic: 99, PageSizes: 0x201000, LocalACKDelay: 16}},
+		{nic.Limits{PageSizes: 1 << 32, LocalACKDelay: 32}, nic.Limits{MaxResRDAtomic: 128 << 20, PageSizes: 0xfffff000, LocalACKDelay: 31}},
+		{nic.Limits{LocalACKDelay: 4}, nic.Limits{MaxResRDAtomic: 128 << 20, PageSizes: 0xfffff000, LocalACKDelay: 15}},
+	} {
+		w := newTestFabric(t)
+		d := w.nicOf(1, nic.DeviceConfig{Limits: c.limits})
+		for _, a := range []nic.DeviceAttr{d.Query(), w.client(d).Context.QueryDevice()} {
+			if a.MaxResRDAtomic != c.want.MaxResRDAtomic || a.PageSizeCap != c.want.PageSizes || a.LocalCAACKDelay != c.want.LocalACKDelay {
+				t.Errorf("%+v: reports %+v", c.limits, a)
+			}
+		}
+	}
+}
+
+// It holds for each kind of memory, and for a region that is registered again. A region as large as
+// the limit is allowed.
+func TestLimitOfTheSizeOfARegion(t *testing.T) {
+	const most = 8192
+	w := newTestFabric(t)
+	d := w.nicOf(1, nic.DeviceConfig{Limits: nic.Limits{MaxMRSize: most}})
+	if a := d.Query(); a.MaxMRSize != most {
+		t.Errorf("reports regions of %d bytes", a.MaxMRSize)
+	}
+	c := w.open(d, nic.ContextOptions{})
+	memory := func() mrtable.Memory { return mrtable.HeapMemory(nic.NewPage(most + 1)) }
+	_, err := c.Context.RegMR(c.pd, memory(), 0, most+1, ib.AccessLocalWrite)
+	wantErrno(t, "a larger region", err, syscall.EINVAL)
+	m, err := c.Context.RegMR(c.pd, memory(), 0, most, ib.AccessLocalWrite)
+	check(t, err)
+	err = c.Context.ReregMR(m, c.pd, memory(), 0, most+1, ib.AccessLocalWrite)
+	wantErrno(t, "registering more again", err, syscall.EINVAL)
+	check(t, c.Context.ReregMR(m, c.pd, memory(), 0, 1, ib.AccessLocalWrite))
+	check(t, c.Context.ReregMR(m, c.pd, memory(), 0, most, ib.AccessLocalWrite))
+
+	dm, err := c.Context.AllocDM(2*most, 0)
+	check(t, err)
+	_, err = c.Context.RegDM(c.pd, dm, 0, most+4, ib.AccessLocalWrite|ib.AccessZeroBased)
+	wantErrno(t, "device memory", err, syscall.EINVAL)
+	_, err = c.Context.RegDM(c.pd, dm, 4, most, ib.AccessLocalWrite|ib.AccessZeroBased)
+	check(t, err)
+}
+
+// A READ with too many elements completes with an error. Other operations may have them.
+func TestLimitOfTheElementsOfARead(t *testing.T) {
+	for _, c := range []struct {
+		limit, reported, sges int
+		status                ib.WCStatus
+	}{{2, 2, 2, ib.WCSuccess}, {2, 2, 3, ib.WCLocQPOpErr}, {0, 4, 4, ib.WCSuccess}, {5, 4, 4, ib.WCSuccess}} {
+		w := newTestFabric(t)
+		d := w.nicOf(1, nic.DeviceConfig{Limits: nic.Limits{MaxSGE: 4, MaxReadSGE: c.limit}})
+		if a := d.Query(); a.MaxSGE != 4 || a.MaxSGERd != c.reported {
+			t.Errorf("limit %d: reports %d elements, %d of a READ", c.limit, a.MaxSGE, a.MaxSGERd)
+		}
+		caps := smallCaps
+		caps.MaxSendSGE, caps.MaxRecvSGE = 4, 4
+		a, b := w.client(d).qp(caps), w.client(w.nic(2)).qp(smallCaps)
+		a.connect(4096, b)
+		b.connect(4096, a)
+		var sges []transport.SGE
+		for i := range c.sges {
+			sges = append(sges, a.sge(8*i, 8)...)
+		}
+		a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: sges})
+		a.post(transport.SendWR{ID: 2, Opcode: ib.WRRDMARead, RKey: b.mr.RKey(), SGEs: sges})
+		w.run(int64(time.Second))
+		a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
+		a.want(2, c.status, ib.WCRDMARead)
+	}
+}
+
 // A requester without atomics completes the work request with an error, and a responder without
 // them rejects the request as invalid.
 func TestAtomicsAreRefusedAtBothEnds(t *testing.T) {

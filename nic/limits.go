@@ -1,6 +1,8 @@
 package nic
 
 import (
+	"cmp"
+
 	"softroce/internal/abi"
 	"softroce/transport"
 )
@@ -28,10 +30,17 @@ type Limits struct {
 	MaxContexts    int    `json:"max_contexts"`
 	MaxDM          uint64 `json:"max_dm_size"` // bytes of device memory, of all contexts
 	GIDTableSize   int    `json:"gid_tbl_len"`
-	MaxPKeys       int    `json:"max_pkeys"` // entries of the P_Key table
+	MaxPKeys       int    `json:"max_pkeys"`   // entries of the P_Key table
+	MaxMRSize      uint64 `json:"max_mr_size"` // bytes
 
 	MaxInitRDAtomic  int `json:"max_qp_init_rd_atom"`       // outstanding READs and atomics that a QP sends; 0: MaxRDAtomic
+	MaxReadSGE       int `json:"max_sge_rd"`                // of a READ; 0, or more: MaxSGE
 	MaxMcastAttached int `json:"max_total_mcast_qp_attach"` // of all groups; 0, or more: as many as MaxMcastGroups of MaxMcastQPs
+
+	// These are reported only.
+	MaxResRDAtomic int    `json:"max_res_rd_atom"`    // READs and atomics that all QPs execute; 0, or more: as many as MaxQP of MaxRDAtomic
+	PageSizes      uint64 `json:"page_size_cap"`      // of memory: each bit is that size in bytes
+	LocalACKDelay  int    `json:"local_ca_ack_delay"` // code: 4.096 µs * 2^n, until the NIC responds
 
 	Context ContextLimits `json:"context"` // of each context without limits of its own
 }
@@ -76,10 +85,19 @@ var DefaultLimits = Limits{
 	GIDTableSize:   256, // SGID indices have eight bits
 	MaxPKeys:       abi.MaxPKeys,
 	MaxDM:          64 << 20,
+	MaxMRSize:      1<<63 - 1,
 
 	MaxInitRDAtomic:  transport.MaxRDAtomic,
+	MaxReadSGE:       32,
 	MaxMcastAttached: 8192 * 56,
+
+	MaxResRDAtomic: transport.MaxRDAtomic << 20,
+	PageSizes:      0xfffff000,
+	LocalACKDelay:  15, // what a loaded machine may need
 }
+
+// MaxLocalACKDelay is the highest LocalACKDelay: the code has five bits.
+const MaxLocalACKDelay = 31
 
 // Limits that cannot be configured.
 const (
@@ -87,7 +105,6 @@ const (
 	firstQPN        = 0x11 // lower QPNs are special; the Linux driver starts here too
 	lastQPN         = 0xfffffe
 	maxDeviceMemory = 1 << 40 // bytes
-	localACKDelay   = 15      // code: 4.096 µs * 2^15, what a loaded machine may need to respond
 )
 
 // granted returns the limits of what is granted to those who ask within l: rings have a power of
@@ -125,10 +142,8 @@ func (l Limits) withDefaults() Limits {
 	set(&l.MaxContexts, d.MaxContexts)
 	set(&l.GIDTableSize, d.GIDTableSize)
 	set(&l.MaxPKeys, d.MaxPKeys)
-	if l.MaxDM == 0 {
-		l.MaxDM = d.MaxDM
-	}
-	l.MaxDM = min(l.MaxDM, maxDeviceMemory)
+	l.MaxDM = min(cmp.Or(l.MaxDM, d.MaxDM), maxDeviceMemory)
+	l.MaxMRSize = min(cmp.Or(l.MaxMRSize, d.MaxMRSize), d.MaxMRSize)
 	l.MaxSGE = min(l.MaxSGE, DefaultLimits.MaxSGE) // bounded by Engine.scratch
 	l.MaxSRQSGE = min(l.MaxSRQSGE, DefaultLimits.MaxSRQSGE)
 	l.MaxInline = min(l.MaxInline, DefaultLimits.MaxInline)
@@ -138,5 +153,11 @@ func (l Limits) withDefaults() Limits {
 	l.MaxInitRDAtomic = min(l.MaxInitRDAtomic, transport.MaxRDAtomic)
 	set(&l.MaxMcastAttached, l.MaxMcastGroups*l.MaxMcastQPs)
 	l.MaxMcastAttached = min(l.MaxMcastAttached, l.MaxMcastGroups*l.MaxMcastQPs)
+	set(&l.MaxReadSGE, l.MaxSGE)
+	l.MaxReadSGE = min(l.MaxReadSGE, l.MaxSGE)
+	set(&l.MaxResRDAtomic, l.MaxQP*l.MaxRDAtomic)
+	l.MaxResRDAtomic = min(l.MaxResRDAtomic, l.MaxQP*l.MaxRDAtomic)
+	l.PageSizes = cmp.Or(l.PageSizes&d.PageSizes, d.PageSizes)
+	l.LocalACKDelay = min(max(l.LocalACKDelay, d.LocalACKDelay), MaxLocalACKDelay)
 	return l
 }

@@ -151,9 +151,12 @@ func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64,
 	return nil
 }
 
-// mayRegister checks that length more bytes, besides the have bytes of its other regions, are
-// within the context's limit of registered bytes.
+// mayRegister checks that a region of length bytes is within the device's limit, and together with
+// the have bytes of its other regions within the context's limit of registered bytes.
 func (c *Context) mayRegister(have, length uint64) error {
+	if max := c.device.limits.MaxMRSize; length > max {
+		return errorf(syscall.EINVAL, "registration of %d bytes: a region of %s has at most %d", length, c.device.name, max)
+	}
 	if max := c.limits.RegisteredBytes; max > 0 && (length > max || have > max-length) {
 		return errorf(syscall.ENOMEM, "context has %d bytes registered: %d more exceed its limit of %d",
 			have, length, max)

@@ -151,7 +151,7 @@ func (q *QP) register() error {
 	o := &q.init
 	config := transport.Config{
 		QPN: qpn, Service: services[o.Type],
-		SendDepth: o.Caps.MaxSendWR, MaxSendSGE: o.Caps.MaxSendSGE, MaxInline: o.Caps.MaxInline,
+		SendDepth: o.Caps.MaxSendWR, MaxSendSGE: o.Caps.MaxSendSGE, MaxReadSGE: d.limits.MaxReadSGE, MaxInline: o.Caps.MaxInline,
 		Recv: &q.recv, PortMTU: d.activeMTU(), SigAll: o.SigAll, Counters: &d.counters, Pool: &d.engine.pool, UserData: q,
 	}
 	if o.PD != nil {

@@ -188,6 +188,7 @@ type Config struct {
 	PD         *mrtable.PD
 	SendDepth  int // send work requests
 	MaxSendSGE int
+	MaxReadSGE int // of a READ; 0, or more: MaxSendSGE
 	MaxInline  int
 	Recv       RecvQueue
 	RecvPD     *mrtable.PD // of the shared receive queue Recv; nil: PD

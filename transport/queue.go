@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"cmp"
+
 	"softroce/internal/ib"
 	"softroce/packet"
 )
@@ -33,6 +35,7 @@ type sendQueue struct {
 	blocks     []*wqeBlock // block n is at n modulo its length, a power of two
 	depth      uint32
 	maxSGE     int
+	maxReadSGE int
 	maxInline  int
 	headIndex  uint32 // oldest
 	tailIndex  uint32 // next to post
@@ -40,7 +43,8 @@ type sendQueue struct {
 }
 
 func (s *sendQueue) init(c *Config) {
-	*s = sendQueue{pool: c.Pool, depth: uint32(c.SendDepth), maxSGE: max(c.MaxSendSGE, 1), maxInline: c.MaxInline}
+	sges := max(c.MaxSendSGE, 1)
+	*s = sendQueue{pool: c.Pool, depth: uint32(c.SendDepth), maxSGE: sges, maxReadSGE: cmp.Or(c.MaxReadSGE, sges), maxInline: c.MaxInline}
 }
 
 // at returns entry i, which was posted.
@@ -129,7 +133,7 @@ func (q *QP) PostSend(wr *SendWR) error {
 			w.status = ib.WCLocQPOpErr
 		}
 	case packet.KindRead:
-		if wr.Flags&ib.SendInline != 0 {
+		if wr.Flags&ib.SendInline != 0 || len(wr.SGEs) > s.maxReadSGE {
 			w.status = ib.WCLocQPOpErr
 		}
 	case packet.KindCompareSwap, packet.KindFetchAdd, packet.KindAtomicWrite:

@@ -109,7 +109,7 @@ type file struct {
 	NodeDesc     string           `yaml:"node_desc"`
 	ActiveSpeed  string           `yaml:"active_speed"`
 	ActiveWidth  count            `yaml:"active_width"`
-	Limits       map[string]count `yaml:"limits"`
+	Limits       map[string]limit `yaml:"limits"`
 	Hide         []string         `yaml:"hide"`
 	VendorErr    map[string]id32  `yaml:"vendor_err"`
 	HWCounters   nic.CounterSet   `yaml:"hw_counters"`
@@ -136,11 +136,22 @@ type (
 	count int
 	id16  uint16
 	id32  uint32
+	limit uint64
 )
 
 func (v *count) UnmarshalYAML(n ast.Node) error { return number(n, v, math.MinInt32, math.MaxInt32) }
 func (v *id16) UnmarshalYAML(n ast.Node) error  { return number(n, v, 0, math.MaxUint16) }
 func (v *id32) UnmarshalYAML(n ast.Node) error  { return number(n, v, 0, math.MaxUint32) }
+
+func (v *limit) UnmarshalYAML(n ast.Node) error {
+	return yamlfile.Scalar(n, v, func(s string) (limit, error) {
+		u, err := strconv.ParseUint(s, 0, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%q: want a whole number from 1 to %d", s, uint64(math.MaxUint64))
+		}
+		return limit(u), nil
+	})
+}
 
 func number[T ~int | ~uint16 | ~uint32](n ast.Node, into *T, least, most int64) error {
 	return yamlfile.Scalar(n, into, func(s string) (T, error) {
@@ -240,7 +251,7 @@ var features = map[string]nic.Capability{
 }
 
 // engineLimits returns the limits of the engine by the names of struct ibv_device_attr.
-func engineLimits() map[string]int {
+func engineLimits() map[string]uint64 {
 	text, err := json.Marshal(nic.DefaultLimits)
 	if err != nil {
 		panic(err) // a struct of numbers
@@ -249,9 +260,9 @@ func engineLimits() map[string]int {
 	if err := json.Unmarshal(text, &all); err != nil {
 		panic(err)
 	}
-	limits := map[string]int{}
+	limits := map[string]uint64{}
 	for key, v := range all {
-		var n int
+		var n uint64
 		if json.Unmarshal(v, &n) == nil {
 			limits[key] = n
 		}
@@ -293,21 +304,40 @@ func (f *file) setCounters(i *nic.Identity) error {
 	return fmt.Errorf("hw_counters %q: want %s or %s", f.HWCounters, nic.CountersMLX5, nic.CountersRXE)
 }
 
-// setLimits sets the limits that a persona has. Those that are hidden are at most the engine's.
+// kept returns v as far as the engine, whose limit is own, can keep it, and says what it has.
+func kept(key string, v, own uint64) (uint64, string) {
+	switch key {
+	case "page_size_cap":
+		return v & own, fmt.Sprintf("only bits of %#x", own)
+	case "local_ca_ack_delay": // a shorter delay promises more
+		return max(v, own), fmt.Sprintf("at least %d", own)
+	}
+	return min(v, own), fmt.Sprintf("at most %d", own)
+}
+
+// setLimits sets the limits that a persona has. Those that are hidden are as far from the engine's
+// as it can keep.
 func (f *file) setLimits(l *nic.Limits) error {
-	engine, limits := engineLimits(), map[string]int{}
+	engine, limits := engineLimits(), map[string]uint64{}
 	for _, key := range slices.Sorted(maps.Keys(f.Limits)) {
-		v := int(f.Limits[key])
-		most, ok := engine[key]
+		v := uint64(f.Limits[key])
+		own, ok := engine[key]
+		value, has := kept(key, v, own)
 		switch {
 		case !ok:
 			return fmt.Errorf("limits: %q is not a limit%s", key, suggest.Word(key, slices.Collect(maps.Keys(engine))))
 		case v < 1:
 			return fmt.Errorf("limits: %s is %d: want at least 1", key, v)
-		case v > most && !slices.Contains(f.Hide, key):
-			return fmt.Errorf("limits: %s is %d, and softroce has at most %d: list %s under hide to report that", key, v, most, key)
+		case key == "local_ca_ack_delay" && v > nic.MaxLocalACKDelay:
+			return fmt.Errorf("limits: %s is %d: want at most %d", key, v, nic.MaxLocalACKDelay)
+		case value == 0:
+			return fmt.Errorf("limits: %s is %#x, and softroce has %s", key, v, has)
+		case key == "page_size_cap" && value != v && !slices.Contains(f.Hide, key):
+			return fmt.Errorf("limits: %s is %#x, and softroce has %s: list %s under hide to report those", key, v, has, key)
+		case value != v && !slices.Contains(f.Hide, key):
+			return fmt.Errorf("limits: %s is %d, and softroce has %s: list %s under hide to report that", key, v, has, key)
 		}
-		limits[key] = min(v, most)
+		limits[key] = value
 	}
 	if f.roceV1GIDs() == nic.RoCEv1GIDsBefore && limits["gid_tbl_len"] == 1 {
 		return errors.New("roce_v1_gids: a gid_tbl_len of 1 leaves no room for a RoCE v2 GID")

@@ -68,13 +68,37 @@ pci: {vendor: 0x15b3, device: 0x1021, driver: mlx5_core, numa_node: 1, local_cpu
 	}
 }
 
+// What a persona promises beyond the engine is kept as far as the engine can.
+func TestHiddenLimits(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want nic.Limits
+	}{
+		{"limits: {max_mr_size: 0xffffffffffffffff}\nhide: [max_mr_size]", nic.Limits{MaxMRSize: 1<<63 - 1}},
+		{"limits: {max_mr_size: 0x200000000000}", nic.Limits{MaxMRSize: 1 << 45}},
+		{"limits: {page_size_cap: 0xfffffffffffff000}\nhide: [page_size_cap]", nic.Limits{PageSizes: 0xfffff000}},
+		{"limits: {page_size_cap: 0x40201000}", nic.Limits{PageSizes: 0x40201000}},
+		{"limits: {local_ca_ack_delay: 4}\nhide: [local_ca_ack_delay]", nic.Limits{LocalACKDelay: 15}},
+		{"limits: {local_ca_ack_delay: 16}", nic.Limits{LocalACKDelay: 16}},
+	} {
+		p, err := Parse([]byte(c.text))
+		if err != nil {
+			t.Errorf("%s: %v", c.text, err)
+		} else if p.Limits != c.want {
+			t.Errorf("%s: limits %+v, want %+v", c.text, p.Limits, c.want)
+		}
+	}
+}
+
 func TestParseErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"vendor: 3", `line 1: key "vendor" is unknown here`},
 		{"fw_ver: 1\nlimitss: {max_qp: 3}", `line 2: key "limitss" is unknown here; did you mean "limits"?`},
 		{"ports: 1\n---\nports: 2", "want one YAML document"},
 		{"limits: {max_qp: 3.5}", `line 1: "3.5": want a whole number`},
-		{"limits: {max_qp: 99999999999}", `line 1: "99999999999": want a whole number`},
+		{"limits: {max_qp: 99999999999}", "max_qp is 99999999999, and softroce has at most 1048576"},
+		{"limits: {max_qp: 18446744073709551616}", `line 1: "18446744073709551616": want a whole number`},
+		{"limits: {max_qp: -1}", `line 1: "-1": want a whole number`},
 		{"vendor_part_id: 0x100000000", `line 1: "0x100000000": want a whole number from 0 to 4294967295`},
 		{"active_width: 4.0", `line 1: "4.0": want a whole number`},
 		{"ports: 1.5", `line 1: "1.5": want a whole number`},
@@ -95,6 +119,13 @@ func TestParseErrors(t *testing.T) {
 		{"limits: {max_qp_init_rd_atom: 129}", "max_qp_init_rd_atom is 129, and softroce has at most 128"},
 		{"limits: {max_total_mcast_qp_attach: 458753}", "softroce has at most 458752"},
 		{"limits: {max_pkeys: 65}", "max_pkeys is 65, and softroce has at most 64"},
+		{"limits: {max_mr_size: 0xffffffffffffffff}", "softroce has at most 9223372036854775807: list max_mr_size under hide"},
+		{"limits: {max_sge_rd: 33}", "max_sge_rd is 33, and softroce has at most 32"},
+		{"limits: {max_res_rd_atom: 134217729}", "softroce has at most 134217728"},
+		{"limits: {page_size_cap: 0x100001000}", "page_size_cap is 0x100001000, and softroce has only bits of 0xfffff000: list page_size_cap under hide"},
+		{"hide: [page_size_cap]\nlimits: {page_size_cap: 0x100000000}", "page_size_cap is 0x100000000, and softroce has only bits of 0xfffff000"},
+		{"limits: {local_ca_ack_delay: 14}", "local_ca_ack_delay is 14, and softroce has at least 15: list local_ca_ack_delay under hide"},
+		{"hide: [local_ca_ack_delay]\nlimits: {local_ca_ack_delay: 32}", "local_ca_ack_delay is 32: want at most 31"},
 		{"hide: [xrcd]", `"xrcd" is neither a feature nor a limit; did you mean "xrc"?`},
 		{"vendor_err: {RETRY_ERR: 1}", `"RETRY_ERR" is not an error of a completion`},
 		{"vendor_err: {SUCCESS: 1}", `"SUCCESS" is not an error of a completion (have: `},
