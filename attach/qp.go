@@ -76,7 +76,7 @@ func (c *conn) createRings(q *qp, init *nic.QPInit) (r abi.CreateQPReply, fds []
 }
 
 func (c *conn) newQPInit(v *abi.CreateQPRequest) (init nic.QPInit, err error) {
-	init = nic.QPInit{Type: ib.QPType(v.Type), SigAll: v.SigAll != 0, Caps: capsIn(v.Cap)}
+	init = nic.QPInit{Type: ib.QPType(v.Type), SigAll: v.SigAll != 0, SendOps: ib.SendOps(v.SendOps), Caps: capsIn(v.Cap)}
 	if init.Type == ib.QPTypeXRCSend || init.Type == ib.QPTypeXRCRecv {
 		return c.newXRCInit(v, init)
 	}

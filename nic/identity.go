@@ -64,8 +64,9 @@ const (
 	CapAtomicWrite
 	CapDeviceMemory
 	CapFlush
-	CapLocalInvalidate // and SEND with invalidate
-	CapMemoryWindows
+	CapLocalInvalidate // and SEND with invalidate; without it, a device also lacks CapMemoryWindows2B
+	CapMemoryWindows   // without it, a device also lacks CapMemoryWindows2B
+	CapMemoryWindows2B // memory windows of type 2B
 	CapMulticast
 	CapOnDemandPaging
 	CapSRQ // without it, a device also lacks CapSRQResize and CapXRC
@@ -97,6 +98,9 @@ func (i Identity) withDefaults() Identity {
 	if i.Hidden&CapSRQ != 0 {
 		i.Hidden |= CapSRQResize | CapXRC
 	}
+	if i.Hidden&(CapLocalInvalidate|CapMemoryWindows) != 0 { // one of type 2B is invalidated before it is bound again
+		i.Hidden |= CapMemoryWindows2B
+	}
 	return i
 }
 
@@ -119,7 +123,7 @@ func (d *Device) capFlags() uint64 {
 	flags := uint64(capFlags | capFlushGlobal | capAtomicWrite)
 	for feature, bits := range map[Capability]uint64{
 		CapAtomicWrite: capAtomicWrite, CapFlush: capFlushGlobal, CapLocalInvalidate: capMemMgtExt,
-		CapMemoryWindows: capMemWindow | capMemWindow2B, CapSRQResize: capSRQResize, CapXRC: capXRC,
+		CapMemoryWindows: capMemWindow, CapMemoryWindows2B: capMemWindow2B, CapSRQResize: capSRQResize, CapXRC: capXRC,
 	} {
 		if !d.has(feature) {
 			flags &^= bits
@@ -140,6 +144,31 @@ func (d *Device) refusedKinds() (k transport.KindSet) {
 		k = k.With(packet.KindFlush)
 	}
 	return k
+}
+
+// sendOps are the operations that a device may lack.
+var sendOps = []struct {
+	ops     ib.SendOps
+	feature Capability
+	what    string
+}{
+	{ib.SendOpsAtomicCmpAndSwp | ib.SendOpsAtomicFetchAndAdd, CapAtomics, "atomics"},
+	{ib.SendOpsAtomicWrite, CapAtomicWrite, "ATOMIC WRITE"},
+	{ib.SendOpsFlush, CapFlush, "FLUSH"},
+	{ib.SendOpsLocalInv | ib.SendOpsSendWithInv, CapLocalInvalidate, "invalidation"},
+	{ib.SendOpsBindMW, CapMemoryWindows2B, "memory windows of type 2B"},
+}
+
+// checkSendOps returns EOPNOTSUPP if the device lacks one of the operations.
+func (d *Device) checkSendOps(ops ib.SendOps) error {
+	for _, o := range sendOps {
+		if ops&o.ops != 0 {
+			if err := d.require(o.feature, o.what); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // checkAccess returns EOPNOTSUPP if a registration requires a feature that the device lacks.

@@ -107,6 +107,67 @@ func TestHiddenFeatures(t *testing.T) {
 	}
 }
 
+// A queue pair for operations of which the NIC lacks one is not created.
+func TestHiddenOperations(t *testing.T) {
+	const inherent = 1<<5 - 1 // WRITE, SEND and READ
+	for _, c := range []struct {
+		hidden nic.Capability
+		lost   ib.SendOps
+	}{
+		{nic.CapAtomics, ib.SendOpsAtomicCmpAndSwp | ib.SendOpsAtomicFetchAndAdd},
+		{nic.CapAtomicWrite, ib.SendOpsAtomicWrite},
+		{nic.CapFlush, ib.SendOpsFlush},
+		{nic.CapLocalInvalidate, ib.SendOpsLocalInv | ib.SendOpsSendWithInv | ib.SendOpsBindMW},
+		{nic.CapMemoryWindows, ib.SendOpsBindMW},
+		{nic.CapMemoryWindows2B, ib.SendOpsBindMW},
+		{nic.CapMulticast | nic.CapSRQ | nic.CapTimestamps | nic.CapOnDemandPaging, 0},
+	} {
+		w := newTestFabric(t)
+		q := w.client(w.nicOf(1, nic.DeviceConfig{Identity: nic.Identity{Hidden: c.hidden}}))
+		for bit := range 13 {
+			op := ib.SendOps(1) << bit
+			made, err := q.CreateQP(nic.QPInit{Type: ib.QPTypeRC, PD: q.pd, SendCQ: q.cq.CQ, RecvCQ: q.cq.CQ, Caps: smallCaps, SendOps: inherent | op})
+			if c.lost&op != 0 {
+				wantErrno(t, "an operation that is hidden", err, syscall.EOPNOTSUPP)
+				continue
+			}
+			check(t, err)
+			check(t, q.Context.DestroyQP(made.QP))
+		}
+	}
+	with, without := lacking(t, nic.CapXRC|nic.CapAtomics)
+	_, err := without.CreateQP(nic.QPInit{Type: ib.QPTypeXRCSend, PD: without.pd, SendCQ: without.cq.CQ, Caps: smallCaps, SendOps: ib.SendOpsAtomicCmpAndSwp})
+	wantErrno(t, "an XRC QP", err, syscall.EOPNOTSUPP)
+	_, err = with.CreateQP(nic.QPInit{Type: ib.QPTypeXRCSend, PD: with.pd, SendCQ: with.cq.CQ, Caps: smallCaps, SendOps: ib.SendOpsAtomicCmpAndSwp})
+	check(t, err)
+}
+
+// Windows of type 2B need invalidation; those of type 1 do not.
+func TestHiddenWindowsOfType2B(t *testing.T) {
+	const window, window2B = 1 << 17, 1 << 24
+	for _, c := range []struct {
+		hidden nic.Capability
+		flags  uint32
+	}{
+		{0, window | window2B}, {nic.CapMemoryWindows2B, window}, {nic.CapLocalInvalidate, window}, {nic.CapMemoryWindows, 0},
+	} {
+		w := newTestFabric(t)
+		d := w.nicOf(1, nic.DeviceConfig{Identity: nic.Identity{Hidden: c.hidden}})
+		if a := d.Query(); a.DeviceCapFlags&(window|window2B) != c.flags || (a.MaxMW != 0) != (c.flags != 0) {
+			t.Errorf("without %b: flags %#x, %d windows", c.hidden, a.DeviceCapFlags, a.MaxMW)
+		}
+		q := w.client(d)
+		for kind, flag := range map[ib.MWType]uint32{ib.MWType1: window, ib.MWType2: window2B} {
+			_, err := q.Context.AllocMW(q.pd, kind)
+			if c.flags&flag != 0 {
+				check(t, err)
+			} else {
+				wantErrno(t, "a window", err, syscall.EOPNOTSUPP)
+			}
+		}
+	}
+}
+
 func TestHiddenSRQResize(t *testing.T) {
 	w := newTestFabric(t)
 	c := w.client(w.nicOf(1, nic.DeviceConfig{Identity: nic.Identity{Hidden: nic.CapSRQResize}}))

@@ -20,7 +20,7 @@ type MW struct {
 // RKey returns the current key. A bind changes its low 8 bits.
 func (m *MW) RKey() uint32 { return m.window.RKey() }
 
-// AllocMW allocates a memory window. Errors are EINVAL and ENOMEM.
+// AllocMW allocates a memory window. Errors are EINVAL, ENOMEM and EOPNOTSUPP.
 func (c *Context) AllocMW(p *PD, t ib.MWType) (*MW, error) {
 	if err := c.own(p); err != nil {
 		return nil, err
@@ -28,6 +28,11 @@ func (c *Context) AllocMW(p *PD, t ib.MWType) (*MW, error) {
 	d := c.device
 	if err := d.require(CapMemoryWindows, "memory windows"); err != nil {
 		return nil, err
+	}
+	if t == ib.MWType2 {
+		if err := d.require(CapMemoryWindows2B, "memory windows of type 2B"); err != nil {
+			return nil, err
+		}
 	}
 	if err := c.checkLimit(kindMW); err != nil {
 		return nil, err

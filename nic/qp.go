@@ -66,6 +66,8 @@ type QPInit struct {
 	SQ     []byte // Caps.SendRingSize() bytes
 	RQ     []byte // Caps.RecvRingSize() bytes; nil with an SRQ
 
+	SendOps ib.SendOps // that the device must have; it also executes others
+
 	// An XRC initiator has no RecvCQ, SRQ and RQ. An XRC target has only an XRCD.
 	XRCD *XRCD
 }
@@ -201,6 +203,9 @@ func (q *QP) addUsers(n int) {
 }
 
 func (c *Context) checkInit(o *QPInit) error {
+	if err := c.device.checkSendOps(o.SendOps); err != nil {
+		return err
+	}
 	if o.Type.XRC() {
 		if err := c.device.require(CapXRC, "XRC"); err != nil {
 			return err

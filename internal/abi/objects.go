@@ -270,15 +270,15 @@ type QPCap struct {
 // CreateQPRequest creates a queue pair. An XRC initiator has no RecvCQ and no SRQ; an XRC target
 // only has an XRCD.
 type CreateQPRequest struct {
-	PD     uint32
-	SendCQ uint32
-	RecvCQ uint32
-	SRQ    uint32 // 0: none
-	Type   uint32 // ibv_qp_type
-	SigAll uint32 // 0 or 1
-	XRCD   uint32 // XRC target, else 0
-	_      uint32
-	Cap    QPCap
+	PD      uint32
+	SendCQ  uint32
+	RecvCQ  uint32
+	SRQ     uint32 // 0: none
+	Type    uint32 // ibv_qp_type
+	SigAll  uint32 // 0 or 1
+	XRCD    uint32 // XRC target, else 0
+	SendOps uint32 // ibv_qp_create_send_ops_flags that the NIC must have, or 0
+	Cap     QPCap
 }
 
 // CreateQPReply comes with the chunk of both rings. A queue pair with an SRQ and an XRC initiator

@@ -21,6 +21,21 @@ const (
 	WRAtomicWrite       WROpcode = 15
 )
 
+// SendOps are the operations that a program posts to a queue pair: enum
+// ibv_qp_create_send_ops_flags.
+type SendOps uint32
+
+// Operations that a NIC may lack.
+const (
+	SendOpsAtomicCmpAndSwp   SendOps = 1 << 5
+	SendOpsAtomicFetchAndAdd SendOps = 1 << 6
+	SendOpsLocalInv          SendOps = 1 << 7
+	SendOpsBindMW            SendOps = 1 << 8
+	SendOpsSendWithInv       SendOps = 1 << 9
+	SendOpsFlush             SendOps = 1 << 11
+	SendOpsAtomicWrite       SendOps = 1 << 12
+)
+
 var wrOpcodeNames = [...]string{
 	WRRDMAWrite: "RDMA_WRITE", WRRDMAWriteWithImm: "RDMA_WRITE_WITH_IMM", WRSend: "SEND", WRSendWithImm: "SEND_WITH_IMM",
 	WRRDMARead: "RDMA_READ", WRAtomicCmpAndSwp: "ATOMIC_CMP_AND_SWP", WRAtomicFetchAndAdd: "ATOMIC_FETCH_AND_ADD",

@@ -246,7 +246,8 @@ func (f *file) setSpeed(i *nic.Identity) error {
 // features are the names under hide of features.
 var features = map[string]nic.Capability{
 	"atomics": nic.CapAtomics, "atomic_write": nic.CapAtomicWrite, "device_memory": nic.CapDeviceMemory, "flush": nic.CapFlush,
-	"local_invalidate": nic.CapLocalInvalidate, "memory_windows": nic.CapMemoryWindows, "multicast": nic.CapMulticast, "on_demand_paging": nic.CapOnDemandPaging,
+	"local_invalidate": nic.CapLocalInvalidate, "memory_windows": nic.CapMemoryWindows, "memory_windows_2b": nic.CapMemoryWindows2B,
+	"multicast": nic.CapMulticast, "on_demand_paging": nic.CapOnDemandPaging,
 	"srq": nic.CapSRQ, "srq_resize": nic.CapSRQResize, "timestamps": nic.CapTimestamps, "xrc": nic.CapXRC,
 }
 

@@ -228,7 +228,8 @@ func TestSecondPortHasNoCable(t *testing.T) {
 }
 
 func TestHiddenFeatures(t *testing.T) {
-	f := fabrictest.New(t, fabrictest.Config{Identity: nic.Identity{Hidden: nic.CapMulticast | nic.CapSRQ | nic.CapTimestamps}})
+	f := fabrictest.New(t, fabrictest.Config{Identity: nic.Identity{Hidden: nic.CapAtomics | nic.CapAtomicWrite | nic.CapFlush | nic.CapLocalInvalidate |
+		nic.CapMulticast | nic.CapSRQ | nic.CapTimestamps}})
 	if out, err := command(t, f.Socket(), compile(t, "hidden")).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -838,7 +838,7 @@ struct softroce_create_qp_request {
 	uint32_t type; /* ibv_qp_type */
 	uint32_t sig_all; /* 0 or 1 */
 	uint32_t xrcd; /* XRC target, else 0 */
-	uint32_t reserved0;
+	uint32_t send_ops; /* ibv_qp_create_send_ops_flags that the NIC must have, or 0 */
 	struct softroce_qp_cap cap;
 };
 _Static_assert(sizeof(struct softroce_create_qp_request) == 56, "layout");

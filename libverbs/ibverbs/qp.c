@@ -33,6 +33,8 @@ static int fill_request(const struct ibv_qp_init_attr_ex *a, struct softroce_cre
 	req->type = a->qp_type;
 	req->sig_all = a->sq_sig_all != 0;
 	req->cap = sr_qp_cap_to_abi(&a->cap);
+	if (a->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+		req->send_ops = (uint32_t)a->send_ops_flags; /* check_supported: at most 13 bits */
 	if (a->qp_type == IBV_QPT_XRC_RECV) {
 		if (!(a->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !a->xrcd)
 			return -1;

@@ -81,7 +81,8 @@ static void set_odp_caps(struct ibv_device_attr_ex *a)
 	const uint32_t datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV;
 	const uint32_t srq = a->orig_attr.max_srq ? IBV_ODP_SUPPORT_SRQ_RECV : 0;
 	const uint32_t uc = datagrams | IBV_ODP_SUPPORT_WRITE;
-	const uint32_t rc = uc | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+	const uint32_t atomic = a->orig_attr.atomic_cap ? IBV_ODP_SUPPORT_ATOMIC : 0;
+	const uint32_t rc = uc | IBV_ODP_SUPPORT_READ | atomic;
 	a->odp_caps.general_caps = IBV_ODP_SUPPORT;
 	a->odp_caps.per_transport_caps.rc_odp_caps = rc | srq;
 	a->odp_caps.per_transport_caps.uc_odp_caps = uc | srq;

@@ -4,6 +4,9 @@
  */
 #include "setup.h"
 
+#include <arpa/inet.h>
+#include <rdma/rdma_cma.h>
+
 static void test_timestamps(struct setup *s)
 {
 	struct ibv_device_attr_ex d;
@@ -34,6 +37,8 @@ static void test_shared_receive_queues(struct setup *s)
 	CHECK(!(d.orig_attr.device_cap_flags & (IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_XRC)));
 	CHECK(d.odp_caps.per_transport_caps.ud_odp_caps ==
 	      (IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV));
+	CHECK(d.orig_attr.atomic_cap == IBV_ATOMIC_NONE);
+	CHECK(!(d.odp_caps.per_transport_caps.rc_odp_caps & IBV_ODP_SUPPORT_ATOMIC));
 	struct ibv_srq_init_attr a = {.attr = {.max_wr = 16, .max_sge = 1}};
 	FAILS(EOPNOTSUPP, !ibv_create_srq(s->pd, &a));
 	struct ibv_srq_init_attr_ex ex = {
@@ -58,12 +63,117 @@ static void test_multicast(struct setup *s)
 	RETURNS(0, ibv_destroy_qp(q));
 }
 
+/*
+ * The identifier joins without a queue pair, as a program does that only sends. With one, the
+ * library attaches it when the event arrives, and reports its error.
+ */
+static void test_joining(void)
+{
+	struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr = {htonl(0xc0000201)}};
+	struct sockaddr_in group = {.sin_family = AF_INET, .sin_addr = {htonl(0xef010101)}};
+	struct ibv_qp_init_attr a = {.cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_UD};
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+	REQUIRE(channel && !rdma_create_id(channel, &id, NULL, RDMA_PS_UDP));
+	REQUIRE(!rdma_bind_addr(id, (struct sockaddr *)&own));
+	for (int with_qp = 0; with_qp <= 1; with_qp++) {
+		REQUIRE(!with_qp || !rdma_create_qp(id, NULL, &a));
+		REQUIRE(!rdma_join_multicast(id, (struct sockaddr *)&group, NULL));
+		REQUIRE(!rdma_get_cm_event(channel, &event));
+		CHECK(event->event ==
+		      (with_qp ? RDMA_CM_EVENT_MULTICAST_ERROR : RDMA_CM_EVENT_MULTICAST_JOIN));
+		CHECK(event->status == (with_qp ? -EOPNOTSUPP : 0));
+		RETURNS(0, rdma_ack_cm_event(event));
+		RETURNS(0, rdma_leave_multicast(id, (struct sockaddr *)&group));
+	}
+	rdma_destroy_qp(id);
+	RETURNS(0, rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
+
+	/* An identifier without a channel waits for the event. */
+	REQUIRE(!rdma_create_id(NULL, &id, NULL, RDMA_PS_UDP));
+	REQUIRE(!rdma_bind_addr(id, (struct sockaddr *)&own) && !rdma_create_qp(id, NULL, &a));
+	FAILS(EOPNOTSUPP, rdma_join_multicast(id, (struct sockaddr *)&group, NULL) == -1);
+	rdma_destroy_qp(id);
+	RETURNS(0, rdma_destroy_id(id));
+}
+
+static struct ibv_qp *try_qp_ex(struct setup *s, enum ibv_qp_type type, uint64_t operations)
+{
+	struct ibv_qp_init_attr basic = rc_attr(s);
+	struct ibv_qp_init_attr_ex a = {
+		.send_cq = s->cq,
+		.recv_cq = s->cq,
+		.cap = basic.cap,
+		.qp_type = type,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.pd = s->pd,
+		.send_ops_flags = operations,
+	};
+	return ibv_create_qp_ex(s->context, &a);
+}
+
+/* The other operations can be had, and without a list of operations none is required. */
+static void test_operations(struct setup *s)
+{
+	const uint64_t others = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+				IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
+				IBV_QP_EX_WITH_RDMA_READ;
+	const uint64_t hidden[] = {
+		IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+		IBV_QP_EX_WITH_LOCAL_INV,	   IBV_QP_EX_WITH_BIND_MW,
+		IBV_QP_EX_WITH_SEND_WITH_INV,	   1 << 11, /* IBV_QP_EX_WITH_FLUSH */
+		IBV_QP_EX_WITH_ATOMIC_WRITE};
+	for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++)
+		FAILS(EOPNOTSUPP, !try_qp_ex(s, IBV_QPT_RC, others | hidden[i]));
+	FAILS(EOPNOTSUPP, !try_qp_ex(s, IBV_QPT_UC, IBV_QP_EX_WITH_LOCAL_INV));
+	struct ibv_qp *q = try_qp_ex(s, IBV_QPT_RC, others);
+	REQUIRE(q);
+	RETURNS(0, ibv_destroy_qp(q));
+	RETURNS(0, ibv_destroy_qp(create_qp(s)));
+}
+
+/* A window of type 2 must be invalidated before it is bound again, one of type 1 need not be. */
+static void test_windows(struct setup *s)
+{
+	struct ibv_device_attr d;
+	RETURNS(0, ibv_query_device(s->context, &d));
+	CHECK(d.max_mw && d.device_cap_flags & IBV_DEVICE_MEM_WINDOW);
+	CHECK(!(d.device_cap_flags &
+		(IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS)));
+	FAILS(EOPNOTSUPP, !ibv_alloc_mw(s->pd, IBV_MW_TYPE_2));
+	static char memory[64];
+	struct ibv_mr *mr = ibv_reg_mr(s->pd, memory, sizeof memory, IBV_ACCESS_MW_BIND);
+	struct ibv_mw *mw = ibv_alloc_mw(s->pd, IBV_MW_TYPE_1);
+	REQUIRE(mr && mw);
+	struct ibv_qp *q = loopback_qp(s);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_mw_bind b = {.send_flags = IBV_SEND_SIGNALED,
+					.bind_info = {.mr = mr,
+						      .addr = (uintptr_t)memory,
+						      .length = 8,
+						      .mw_access_flags = IBV_ACCESS_REMOTE_READ}};
+		RETURNS(0, ibv_bind_mw(q, mw, &b));
+		struct ibv_wc wc;
+		while (!ibv_poll_cq(s->cq, 1, &wc))
+			;
+		CHECK(wc.status == IBV_WC_SUCCESS);
+	}
+	RETURNS(0, ibv_destroy_qp(q));
+	RETURNS(0, ibv_dealloc_mw(mw));
+	RETURNS(0, ibv_dereg_mr(mr));
+}
+
 int main(void)
 {
 	struct setup s;
 	setup_open(&s);
 	test_shared_receive_queues(&s);
 	test_multicast(&s);
+	test_joining();
+	test_operations(&s);
+	test_windows(&s);
 	test_timestamps(&s);
 	setup_close(&s);
 	return failures != 0;
