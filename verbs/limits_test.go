@@ -107,6 +107,35 @@ func TestLimitsOfClientAreReported(t *testing.T) {
 	}
 }
 
+// It holds for memory of the process and for DMA buffers.
+func TestLimitOfTheSizeOfARegion(t *testing.T) {
+	const most = 8192
+	f := fabrictest.New(t, fabrictest.Config{DeviceLimits: nic.Limits{MaxMRSize: most}})
+	c := f.Open(0)
+	if d, err := c.QueryDevice(t.Context()); err != nil || d.MaxMRSize != most {
+		t.Errorf("reports %d bytes (%v)", d.MaxMRSize, err)
+	}
+	pd, err := c.AllocPD(t.Context())
+	ok(t, err)
+	buf, file := make([]byte, most+1), newFile(t, 2*most)
+	for what, register := range map[string]func(n int) (*verbs.MR, error){
+		"memory": func(n int) (*verbs.MR, error) { return pd.RegMR(t.Context(), buf[:n], verbs.AccessLocalWrite) },
+		"a DMA buffer": func(n int) (*verbs.MR, error) {
+			return pd.RegDMABuf(t.Context(), file, 0, uint64(n), 0, verbs.AccessLocalWrite)
+		},
+	} {
+		if _, err := register(most + 1); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s of %d bytes: error %v, want EINVAL", what, most+1, err)
+		}
+		m, err := register(most)
+		if err != nil {
+			t.Errorf("%s of %d bytes: %v", what, most, err)
+			continue
+		}
+		ok(t, m.Close(t.Context()))
+	}
+}
+
 var smallEndpoint = verbstest.EndpointConfig{CQE: 16, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: 32}}
 
 // A device grants the sizes that it reports; one more is EINVAL.
