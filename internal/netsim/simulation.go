@@ -129,7 +129,6 @@ func Run(ctx context.Context, t *Topology, w *Workload, o Options) (*Result, err
 }
 
 func (sim *simulation) build(o Options) (err error) {
-	useHugePages(len(sim.topology.Network.Nodes))
 	if sim.network, err = network.New(&sim.topology.Network, sim.seed); err != nil {
 		return err
 	}
