@@ -200,6 +200,85 @@ func TestPausedRepliesWait(t *testing.T) {
 	}
 }
 
+// When a pause ends, replies leave before what has waited in the link's place.
+func TestRepliesOvertakeBacklog(t *testing.T) {
+	a, b, link := pausable(t)
+	requester, to := pairAt(a, b, 3)
+	responder, from := pairAt(a, b, 3)
+	link.pauseAfter = 5
+	requester.write(to, 20)
+	a.run(1e6)
+	from.write(responder, 1)
+	a.run(1e6)
+	link.paused = 0
+	a.run(1e6)
+	if n := len(link.sent[3]); n != 20*64+1 || link.sent[3][5].Opcode != packet.Acknowledge {
+		t.Errorf("%d frames sent, the first after the pause is %v", n, link.sent[3][min(5, n-1)].Opcode)
+	}
+}
+
+// What waits for a pause has the contents of the memory when it was emitted.
+func TestPausedFramesKeepTheirContents(t *testing.T) {
+	a, b, link := pausable(t)
+	qa, qb := pairAt(a, b, 3)
+	fill(a.mem[:64<<10], 3)
+	want := bytes.Clone(a.mem[:64<<10])
+	link.pauseAfter = 5
+	qb.store(&transport.SendWR{Opcode: ib.WRRDMARead, RKey: qa.mr.RKey(), SGEs: qb.sge(0, len(want))})
+	qb.Publish()
+	a.run(1e6)
+	clear(a.mem[:len(want)])
+	link.paused = 0
+	a.run(1e6)
+	if n := completed(t, b)[qb.QPN()]; n != 1 || !bytes.Equal(b.mem[:20<<10], want[:20<<10]) {
+		t.Errorf("%d READs completed, with the contents after the pause", n)
+	}
+}
+
+// READ responses that wait for a pause are discarded when the requester asks for them again.
+func TestPausedResponsesAreSentOnce(t *testing.T) {
+	a, b, link := pausable(t)
+	qa, qb := pairAt(a, b, 3)
+	link.pauseAfter = 5
+	qb.store(&transport.SendWR{Opcode: ib.WRRDMARead, RKey: qa.mr.RKey(), SGEs: qb.sge(0, 16<<10)})
+	qb.Publish()
+	a.run(int64(200 * time.Millisecond)) // longer than the local ACK timeout
+	link.paused = 0
+	a.run(1e6)
+	if n, retries := len(link.sent[3]), b.Device.Counters().LocalACKTimeout; n > 5+16 || retries == 0 {
+		t.Errorf("%d responses to a READ of 16 packets, of which 5 were sent before the pause; %d timeouts", n, retries)
+	}
+	if n := completed(t, b)[qb.QPN()]; n != 1 {
+		t.Errorf("%d READs completed", n)
+	}
+}
+
+// A CNP of a paused priority waits. In a long pause there is no more than one of a queue pair, and
+// replies of other priorities go on.
+func TestPausedCNPsWait(t *testing.T) {
+	a, b, link := pausable(t)
+	qa, qb := a.qp(smallCaps), b.qp(smallCaps)
+	qa.connect(1024, qb)
+	marked := attrs(1024, qa)
+	marked.AV.TClass = 3
+	qb.connectWith(marked)
+	params := a.Device.Congestion()
+	priority := uint8(params.CNPDSCP >> 3)
+	link.paused = 1 << priority
+	for range 50 {
+		qb.write(qa, 10)
+		a.run(1e6)
+	}
+	if n, c := completed(t, b)[qb.QPN()], a.Device.Counters(); n != 500 || c.RxECNMarked == 0 || len(link.sent[priority]) != 0 {
+		t.Errorf("in the pause: %d WRITEs completed, %d marks, %d CNPs", n, c.RxECNMarked, len(link.sent[priority]))
+	}
+	link.paused = 0
+	a.run(1e6)
+	if l := link.sent[priority]; len(l) != 1 || l[0].Opcode != packet.OpcodeCNP || b.Device.Counters().CNPHandled != 1 {
+		t.Errorf("after the pause: %d CNPs, want 1", len(l))
+	}
+}
+
 // A queue pair of a paused priority can fail, and be destroyed, at once.
 func TestPauseDelaysNoControlOperation(t *testing.T) {
 	a, b, link := pausable(t)
@@ -241,7 +320,7 @@ func TestPauseDelaysNoControlOperation(t *testing.T) {
 	}
 }
 
-// Datagrams, CNPs and management datagrams of a paused priority wait, and do not block others.
+// Datagrams and management datagrams of a paused priority wait, and do not block others.
 func TestPausedDatagramsWait(t *testing.T) {
 	a, b, link := pausable(t)
 	received := map[uint8]int{}
