@@ -71,6 +71,24 @@ func TestStoreAndForward(t *testing.T) {
 	}
 }
 
+// Frames take as long a year after time 0 as at its beginning. Those of this rate take 3333.3 ns,
+// and fractions add up.
+func TestPortKeepsItsRateForYears(t *testing.T) {
+	for _, start := range []int64{1000, 365 * 24 * 3600 * 1e9} {
+		topology := star(2, nil)
+		topology.Links[0].Rate, topology.Links[1].Rate = 3e9, 3e9
+		n := build(t, topology)
+		n.Advance(start)
+		for range 10 {
+			n.send(0, 1, 0)
+		}
+		got, last := n.drain(1)
+		if want := start + 33_334 + 3334 + 2000; len(got) != 10 || last != want {
+			t.Errorf("from %d ns on: %d frames, the last %d ns later, want %d", start, len(got), last-start, want-start)
+		}
+	}
+}
+
 // The port of a NIC refuses what it has no room for, and says when there is room.
 func TestNICPortRefuses(t *testing.T) {
 	n := build(t, star(2, nil))

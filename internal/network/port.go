@@ -17,7 +17,8 @@ type Port struct {
 	delay  int64 // ns, of the cable
 
 	sending        *Frame
-	freeAt         int64      // when the last frame has been sent, in ps
+	freeAt         int64      // when the last frame has been sent, rounded up to ns
+	early          int64      // by how many ps it was sent earlier
 	flight         frameQueue // frames that have left and not arrived
 	control        frameQueue // pause frames, which precede all others
 	downBy, lossBy *failure   // of the cable
@@ -131,12 +132,13 @@ func (n *Network) transmit(p *Port) {
 	}
 	n.mark(p, f)
 	p.sending = f
-	start := p.freeAt
-	if start <= (n.now-1)*1000 { // the port was idle
-		start = n.now * 1000
+	if p.freeAt < n.now { // the port was idle
+		p.freeAt, p.early = n.now, 0
 	}
-	p.freeAt = start + int64(f.Size+overhead)*8*1e12/p.Rate
-	n.schedule((p.freeAt+999)/1000, p, sent)
+	d := int64(f.Size+overhead)*8*1e12/p.Rate - p.early // ps
+	ns := (d + 999) / 1000
+	p.freeAt, p.early = p.freeAt+ns, ns*1000-d
+	n.schedule(p.freeAt, p, sent)
 }
 
 // sentFrame ends the transmission of a frame.
