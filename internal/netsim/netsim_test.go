@@ -397,6 +397,7 @@ func TestErrorsOfFiles(t *testing.T) {
 		{"star: {nics: 1}", work, "1 NICs"},
 		{"star: {nics: 100000}", work, "want 2 to 4096"},
 		{"leaf_spine: {leaves: 1000, spines: 1000, nics: 1000}", work, "leaf_spine"},
+		{"leaf_spine: {leaves: 1, spines: 65000, nics: 2}", work, "65001 switches: want up to 1024"},
 		{"", work, "want one of star"},
 		{"switches: [s]\nnics: [a, b]\nlinks: [{from: a, to: s}, {from: b, to: t}]", work, `no switch or NIC "t"`},
 		{"switches: [s]\nnics: [a, b]\nlinks: [{from: a, to: s}]", work, "NIC b has 0 links"},

@@ -80,10 +80,11 @@ type linkFile struct {
 
 // Limits of a simulation.
 const (
-	maxFile  = 16 << 20 // bytes
-	maxNICs  = 4096
-	maxLinks = 1 << 16
-	maxCount = 1 << 20
+	maxFile     = 16 << 20 // bytes
+	maxNICs     = 4096
+	maxSwitches = 1024 // each has the paths to all others
+	maxLinks    = 1 << 16
+	maxCount    = 1 << 20
 )
 
 // Defaults of a topology.
@@ -128,9 +129,12 @@ func (f *topologyFile) topology() (*Topology, error) {
 			nics++
 		}
 	}
+	switches := len(t.Network.Nodes) - nics
 	switch {
 	case nics < 2 || nics > maxNICs:
 		return nil, fmt.Errorf("%d NICs: want 2 to %d", nics, maxNICs)
+	case switches > maxSwitches:
+		return nil, fmt.Errorf("%d switches: want up to %d", switches, maxSwitches)
 	case len(t.Network.Links) > maxLinks:
 		return nil, fmt.Errorf("%d links: want up to %d", len(t.Network.Links), maxLinks)
 	}
