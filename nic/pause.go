@@ -34,14 +34,9 @@ type pauseState struct {
 	backlogs   []frameBatch // by priority; nil without PFC
 }
 
-const (
-	// priorities is the number of priorities of Ethernet.
-	priorities = 8
-
-	// fullBacklog is how many frames of a backlog keep replies from being emitted, which a new
-	// pause would add to it.
-	fullBacklog = txBatch
-)
+// fullBacklog is how many frames of a backlog keep replies from being emitted, which a new pause
+// would add to it.
+const fullBacklog = txBatch
 
 // updatePauses asks the link which priorities are paused.
 func (d *Device) updatePauses() {

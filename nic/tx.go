@@ -97,7 +97,7 @@ func (t *txState) init(d *Device) {
 	t.replies.frames = make([]wire.TxFrame, replyBatch)
 	t.turn = maxTurn
 	if t.pfc = c.PFC; t.pfc {
-		t.backlogs = make([]frameBatch, priorities)
+		t.backlogs = make([]frameBatch, packet.Priorities)
 	}
 }
 

@@ -2,11 +2,14 @@ package packet
 
 import "encoding/binary"
 
+// Priorities is the number of priorities of Ethernet.
+const Priorities = 8
+
 // A Pause is a pause frame of priority flow control (IEEE 802.1Qbb).
 type Pause struct {
-	SrcMAC  [6]byte   // of the port that sends it
-	Classes uint8     // class-enable vector: a bit for each priority that the frame concerns
-	Quanta  [8]uint16 // how long each of these pauses, in units of 512 bit times; 0 ends its pause
+	SrcMAC  [6]byte            // of the port that sends it
+	Classes uint8              // class-enable vector: a bit for each priority that the frame concerns
+	Quanta  [Priorities]uint16 // how long each of these pauses, in units of 512 bit times; 0 ends its pause
 }
 
 const (

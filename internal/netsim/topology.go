@@ -10,6 +10,7 @@ import (
 	"softroce/internal/network"
 	"softroce/internal/suggest"
 	"softroce/internal/yamlfile"
+	"softroce/packet"
 	"softroce/transport/congestion"
 )
 
@@ -176,8 +177,8 @@ func (f *topologyFile) setSwitch(c *network.SwitchConfig) error {
 }
 
 func checkPriority(i int) error {
-	if i < 0 || i >= network.Priorities {
-		return fmt.Errorf("priority %d: want 0 to %d", i, network.Priorities-1)
+	if i < 0 || i >= packet.Priorities {
+		return fmt.Errorf("priority %d: want 0 to %d", i, packet.Priorities-1)
 	}
 	return nil
 }

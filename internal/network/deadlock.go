@@ -1,6 +1,10 @@
 package network
 
-import "slices"
+import (
+	"slices"
+
+	"softroce/packet"
+)
 
 // A waiting is a priority that a port may not send.
 type waiting struct {
@@ -28,7 +32,7 @@ func (n *Network) Deadlock() *Deadlock {
 	stuck := map[waiting]bool{}
 	var order []waiting
 	for _, p := range n.ports {
-		for i := range Priorities {
+		for i := range packet.Priorities {
 			if p.isPaused(i) {
 				order = append(order, waiting{p, i})
 				stuck[waiting{p, i}] = true

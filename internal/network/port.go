@@ -1,9 +1,10 @@
 package network
 
-import "math/bits"
+import (
+	"math/bits"
 
-// Priorities is the number of priorities of Ethernet.
-const Priorities = 8
+	"softroce/packet"
+)
 
 // A Port is an end of a cable: the queues of what is sent, and what is known of what arrives.
 // Fields that each frame needs come first.
@@ -31,11 +32,11 @@ type Port struct {
 	refused bool      // Room was false
 	stats   PortStats // since the last Reset
 
-	queues  [Priorities]frameQueue
-	ingress [Priorities]ingress
+	queues  [packet.Priorities]frameQueue
+	ingress [packet.Priorities]ingress
 
 	turn    int // the weighted priority that is served
-	deficit [Priorities]int
+	deficit [packet.Priorities]int
 	since   int64     // since when some are paused, or when this was counted last
 	sampled PortStats // when Sample was called last; differences count
 
@@ -90,7 +91,7 @@ func (p *Port) pick(c *SwitchConfig) *Frame {
 		if p.queues[i].first == nil {
 			p.deficit[i] = 0
 		}
-		p.turn = (i + 1) % Priorities
+		p.turn = (i + 1) % packet.Priorities
 		if c.Weights[p.turn] > 0 && p.sendable(p.turn) {
 			p.deficit[p.turn] += c.Weights[p.turn] * quantum
 		}

@@ -1,12 +1,14 @@
 package network
 
+import "softroce/packet"
+
 // A SwitchConfig is the configuration of all switches of a network. Sizes are in bytes.
 type SwitchConfig struct {
-	Buffer  int             // shared by all queues of a switch
-	Queue   int             // the longest queue of a port and priority without PFC
-	ECN     *ECN            // nil: nothing is marked
-	PFC     *PFC            // nil: nothing is paused
-	Weights [Priorities]int // in the schedule; 0: the priority precedes all that have one
+	Buffer  int                    // shared by all queues of a switch
+	Queue   int                    // the longest queue of a port and priority without PFC
+	ECN     *ECN                   // nil: nothing is marked
+	PFC     *PFC                   // nil: nothing is paused
+	Weights [packet.Priorities]int // in the schedule; 0: the priority precedes all that have one
 }
 
 // ECN says which frames are marked: none that leave a queue of up to Kmin, all beyond Kmax, and
@@ -25,7 +27,7 @@ type ECN struct {
 // priority occupy more than XOff pauses its peer, until they occupy XOn or less and no headroom.
 // Headroom, which each port has for each priority, takes what arrives meanwhile.
 type PFC struct {
-	Priorities          [Priorities]bool
+	Priorities          [packet.Priorities]bool
 	XOff, XOn, Headroom int
 }
 

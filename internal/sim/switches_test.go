@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"softroce/internal/network"
+	"softroce/packet"
 	"softroce/transport/congestion"
 )
 
@@ -43,7 +44,7 @@ func TestSeedsDrawEveryKindOfSwitches(t *testing.T) {
 		}
 		for what, is := range map[string]bool{
 			"drops": c.Buffer < 1<<16, "ecn": c.ECN != nil, "pfc": c.PFC != nil, "lossless": s.lossless(), "ring": s.Cyclic,
-			"weights": c.Weights != [network.Priorities]int{}, "several classes": len(s.TClasses) > 1,
+			"weights": c.Weights != [packet.Priorities]int{}, "several classes": len(s.TClasses) > 1,
 			"down": kinds[network.LinkDown], "loss": kinds[network.Loss], "no marks": kinds[network.ECNOff],
 			"two NICs": p.NICs == 2, "six NICs": p.NICs == 6,
 			"algorithm " + s.Congestion.Algorithm.String(): true, fmt.Sprint(switches, " switches"): true,
