@@ -39,9 +39,6 @@ type fabricNetwork struct {
 // engine may be as late without leaving the port idle.
 const nicQueue = 200e3
 
-// fcsLen is the size of the frame check sequence of Ethernet.
-const fcsLen = 4
-
 // NewSwitchedFabric returns a fabric that is a network of switches. Its links must be plugged in.
 func NewSwitchedFabric(t *network.Topology) (*Fabric, error) {
 	own := *t
@@ -175,9 +172,9 @@ func (n *fabricNetwork) send(p, to *FabricLink, batch []TxFrame) int {
 		c := n.copy()
 		c.set(t, mac)
 		f := n.net.Frame()
-		f.Size, f.Src, f.Dst, f.Tag = frameLen(t)+fcsLen, p.nic, to.nic, c
+		f.Size, f.Tag = frameLen(t)+network.FCSLen, c
+		f.SetFlow(p.nic, to.nic, t.Path.SrcPort)
 		f.Priority, f.ECT, f.CE = priority, t.Path.Network == packet.RoCEv2 && c.TClass&3 != 0, c.CE()
-		f.Hash = uint32(t.Path.SrcPort)<<16 ^ uint32(p.nic)<<8 ^ uint32(to.nic)
 		n.net.Send(f)
 	}
 	return len(batch)

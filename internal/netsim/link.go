@@ -20,13 +20,11 @@ type link struct {
 }
 
 // linkMTU is the size of the largest IP packet in bytes.
-const linkMTU = network.MaxSize - packet.EthernetLen - fcsLen
-
-const fcsLen = 4
+const linkMTU = network.MaxSize - packet.EthernetLen - network.FCSLen
 
 // frameSize returns the size on Ethernet of a packet of IPv4 with n bytes from BTH to pad.
 func frameSize(n int) int {
-	return packet.EthernetLen + packet.IPv4Len + packet.UDPLen + n + packet.ICRCLen + fcsLen
+	return packet.EthernetLen + packet.IPv4Len + packet.UDPLen + n + packet.ICRCLen + network.FCSLen
 }
 
 // Send implements wire.Link.
@@ -48,9 +46,9 @@ func (l *link) Send(_ int64, batch []wire.TxFrame) (int, error) {
 			return i, nil
 		}
 		f := l.network.Frame()
-		f.Size, f.Src, f.Dst, f.Tag = frameSize(t.Len), l.nic, to, t.Path
+		f.Size, f.Tag = frameSize(t.Len), t.Path
+		f.SetFlow(l.nic, to, t.Path.SrcPort)
 		f.Priority, f.ECT, f.CE = prio, t.Path.TClass&3 != 0, t.CE || t.Path.TClass&3 == 3
-		f.Hash = uint32(t.Path.SrcPort)<<16 ^ uint32(l.nic)<<8 ^ uint32(to)
 		l.setData(f, t)
 		l.network.Send(f)
 	}

@@ -28,9 +28,15 @@ type Frame struct {
 
 // Sizes of Ethernet in bytes.
 const (
+	FCSLen    = 4      // of the frame check sequence
 	overhead  = 8 + 12 // preamble and gap
 	pauseSize = 64     // a pause frame
 )
+
+// SetFlow sets the source and destination of a packet, and the hash of its flow.
+func (f *Frame) SetFlow(src, dst int, srcPort uint16) {
+	f.Src, f.Dst, f.Hash = src, dst, uint32(srcPort)<<16^uint32(src)<<8^uint32(dst)
+}
 
 // pauseQuanta is the longest pause that a pause frame can request.
 const pauseQuanta = 0xffff

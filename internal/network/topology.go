@@ -1,6 +1,10 @@
 package network
 
-import "fmt"
+import (
+	"fmt"
+
+	"softroce/packet"
+)
 
 // A Topology is what a network consists of.
 type Topology struct {
@@ -33,7 +37,7 @@ func (t *Topology) AddNode(name string, isSwitch bool) int {
 }
 
 // MaxSize is the size of the largest frame in bytes: an IP packet of 9216 bytes fits.
-const MaxSize = 9216 + 14 + 4
+const MaxSize = 9216 + packet.EthernetLen + FCSLen
 
 // Check returns what is wrong with t.
 func (t *Topology) Check() error {
