@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/capture"
 	"softroce/e2e/harness"
 	"softroce/verbs"
 )
@@ -116,7 +115,7 @@ func checkRoCEv1(t *testing.T, file string) {
 		t.Fatalf("tshark: %v", err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	frames := pcapFrames(t, file)
+	frames := harness.Frames(t, file)
 	if len(frames) != len(lines) || len(frames) < 1000 {
 		t.Fatalf("%d frames, of which tshark dissects %d", len(frames), len(lines))
 	}
@@ -128,9 +127,9 @@ func checkRoCEv1(t *testing.T, file string) {
 		}
 		sources[f[2]]++
 		opcodes[f[3]]++
-		got, want := roceV1ICRC(frames[i])
+		got, want := roceV1ICRC(frames[i].Data)
 		if got != want || f[4] != fmt.Sprintf("0x%08x", want) && !isXRC(f[3]) {
-			t.Fatalf("packet %d has the ICRC %#08x, according to tshark %s, want %#08x\n%s", i+1, got, f[4], want, hex.Dump(frames[i]))
+			t.Fatalf("packet %d has the ICRC %#08x, according to tshark %s, want %#08x\n%s", i+1, got, f[4], want, hex.Dump(frames[i].Data))
 		}
 	}
 	t.Logf("%d packets, from %v, with opcodes %v", len(lines), sources, opcodes)
@@ -203,21 +202,4 @@ func TestUDPLinkHasNoRoCEv1(t *testing.T) {
 			}
 		})
 	}
-}
-
-// pcapFrames returns the frames in a file of tcpdump.
-func pcapFrames(t *testing.T, file string) (frames [][]byte) {
-	t.Helper()
-	r, err := capture.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	for rec, err := range r.Records() {
-		if err != nil {
-			t.Fatal(err)
-		}
-		frames = append(frames, append([]byte(nil), rec.Data...))
-	}
-	return frames
 }

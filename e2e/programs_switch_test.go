@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"softroce/capture"
 	"softroce/e2e/harness"
 	"softroce/internal/control"
 	"softroce/internal/daemon"
@@ -89,15 +88,7 @@ func TestProgramsShareASwitch(t *testing.T) {
 // pausesIn returns how many pause frames of priority 3 in a capture begin a pause, and end one.
 func pausesIn(t *testing.T, file string) (begun, ended uint64) {
 	t.Helper()
-	r, err := capture.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	for rec, err := range r.Records() {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, rec := range harness.Frames(t, file) {
 		switch p, ok := packet.ParsePause(rec.Data); {
 		case ok && p == packet.Pause{SrcMAC: p.SrcMAC, Classes: 1 << 3, Quanta: [8]uint16{3: 0xffff}}:
 			begun++

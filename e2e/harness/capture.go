@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/capture"
 )
 
 // StartCapture runs softroce capture on the daemon at socket until the returned function is called.
@@ -38,4 +40,21 @@ func StartCapture(t *testing.T, socket, file string) (stop func()) {
 			t.Errorf("capture: %v, %s", err, &diag)
 		}
 	}
+}
+
+// Frames returns the frames of a capture.
+func Frames(t *testing.T, file string) (frames []capture.Record) {
+	t.Helper()
+	r, err := capture.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for f, err := range r.Records() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		frames = append(frames, f)
+	}
+	return frames
 }
