@@ -31,16 +31,17 @@ func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
 	}
 	name := func() string { return string(n.Kind) }
 	link, iface, err := b.link(e, n, &name)
-	rate := n.Shape.Rate
-	if port, ok := link.(*wire.FabricLink); ok && err == nil {
-		var portRate int64
-		if portRate, err = port.Plug(n.Name); err != nil {
-			port.Close()
-		}
-		rate = cmp.Or(rate, portRate)
-	}
 	if err != nil {
 		return fmt.Errorf("NIC %s: %w", n.Name, err)
+	}
+	rate := n.Shape.Rate
+	if port, ok := link.(*wire.FabricLink); ok {
+		portRate, err := port.Plug(n.Name)
+		if err != nil {
+			port.Close()
+			return fmt.Errorf("NIC %s: %w", n.Name, err)
+		}
+		rate = cmp.Or(rate, portRate)
 	}
 	link = b.tap.add(n.Name, link, iface, n.Kind == nicspec.Fabric)
 	if n.Shape != (wire.Shape{}) {
