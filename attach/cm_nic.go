@@ -41,19 +41,16 @@ func (n *cmNIC) refresh() {
 			continue
 		}
 		a, vlan := g.GID.Addr(), uint16(g.VLAN)
-		b, ok := bits[wire.Station{Addr: a, VLAN: vlan}]
+		station := wire.Station{Addr: a, VLAN: vlan}
+		b, ok := bits[station]
 		if !ok {
 			b = 64
 		}
-		v1, ok := roceV1[wire.Station{Addr: a, VLAN: vlan}]
-		if !ok {
-			v1 = -1
+		address := cm.Address{Network: packet.RoCEv2, Prefix: netip.PrefixFrom(a, b), VLAN: vlan, Netdev: g.Netdev, GIDIndex: g.Index, RoCEv1Index: -1, Egress: egress[vlan]}
+		if i, ok := roceV1[station]; ok {
+			address.Network, address.RoCEv1Index = n.DefaultRoCEMode(), i
 		}
-		network := packet.RoCEv2
-		if ok {
-			network = n.DefaultRoCEMode()
-		}
-		n.addrs = append(n.addrs, cm.Address{Network: network, Prefix: netip.PrefixFrom(a, b), VLAN: vlan, Netdev: g.Netdev, GIDIndex: g.Index, RoCEv1Index: v1, Egress: egress[vlan]})
+		n.addrs = append(n.addrs, address)
 	}
 }
 
