@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"softroce/capture"
-	"softroce/e2e/harness"
-	"softroce/internal/capturetest"
 	"strings"
 	"testing"
 	"time"
+
+	"softroce/capture"
+	"softroce/e2e/harness"
+	"softroce/internal/capturetest"
 )
 
 // TestReplayOntoDaemon replays captures of the kernel's NIC onto a softroce daemon, whose verbs
