@@ -213,6 +213,16 @@ func decodeText(t *testing.T, file []byte, o DecodeOptions) (string, Summary) {
 	return out.String(), sum
 }
 
+// expectInLines verifies that each of the first lines has its text.
+func expectInLines(t *testing.T, lines []string, texts ...string) {
+	t.Helper()
+	for i, want := range texts {
+		if !strings.Contains(lines[i], want) {
+			t.Errorf("no %q in %s", want, lines[i])
+		}
+	}
+}
+
 func TestDecodeShowsInfiniBandHeaders(t *testing.T) {
 	local, global := ibFrame(false, 3, marked(packet.SendOnly), nil), ibFrame(true, 0, marked(packet.SendOnly), nil)
 	badVCRC, badICRC := bytes.Clone(local), bytes.Clone(local)
@@ -225,17 +235,13 @@ func TestDecodeShowsInfiniBandHeaders(t *testing.T) {
 	file := pcapFile(InfiniBand, local, global, badVCRC, badICRC, local[:len(local)-packet.VCRCLen], long, raw)
 	text, sum := decodeText(t, file, DecodeOptions{All: true})
 	lines := strings.Split(text, "\n")
-	for i, want := range []string{
+	expectInLines(t, lines,
 		"1 0.000000000 ::5%lid > ::14%lid RC_SEND_ONLY dest_qp=0xabcdef ",
 		"2 0.000000001 fe80::2:c903:1:1 > fe80::2:c903:1:2 RC_SEND_ONLY ",
 		"(BAD) lid=5>20 vl=3 sl=2 lver=0 lnh=2", "(BAD) vcrc=", "(ok) lid=5>20 vl=3 sl=2 lver=0 lnh=2",
 		"6 0.000000005 malformed: 26 bytes, offset 26: frame is shorter than its headers announce",
 		"7 0.000000006 other protocol: 26 bytes, offset 1: not a RoCE packet: raw packet, LNH 0",
-	} {
-		if !strings.Contains(lines[i], want) {
-			t.Errorf("no %q in %s", want, lines[i])
-		}
-	}
+	)
 	if want := " tclass=0x6a hop_limit=61 flow_label=0x6258a lid=5>20 vl=0 sl=2 lver=0 lnh=3"; !strings.HasSuffix(lines[1], want) || strings.Contains(lines[0], "tclass") || strings.Contains(text, "udp") {
 		t.Errorf("no %q at the end of %s", want, lines[1])
 	}
