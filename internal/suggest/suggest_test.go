@@ -13,6 +13,7 @@ func TestWordSuggestsTheNearest(t *testing.T) {
 		"ibv_create_qp":        `; did you mean "create_qp"?`, // not cq, nor cm
 		"create_qp_ex":         `; did you mean "create_qp"?`,
 		"IBV_WC_RETRY_EXC_ERR": `; did you mean "RETRY_EXC_ERR"?`,
+		"qc":                   `; did you mean "cq"?`, // exchanged letters are one mistake
 		"-1":                   all,
 		"":                     all,
 		"nothing":              all,
