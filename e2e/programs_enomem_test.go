@@ -160,7 +160,7 @@ var openMPI = starved{
 		"STARVED -n 5 -p 0 -l 64 -u 64 -o /dev/null",
 	want: withErrors(ucxErrors, map[string]string{
 		"reg_mr":    `Failed to allocate memory pool \(name=ud_recv_skb\)`,
-		"create_qp": "components are unable to be found",
+		"create_qp": "PML ucx cannot be selected",
 	}),
 	hangs: []string{"reg_mr"},
 }
