@@ -171,6 +171,9 @@ func (d *Device) noteSentCNPs() {
 func (q *QP) cnpPath() *wire.Path {
 	k, p := &q.congestion, &q.device.congestion.params
 	tclass, priority := uint8(p.CNPDSCP<<2|ect0), uint8(p.CNPPriority)
+	if p.CNPPriorityMode != 0 {
+		priority = q.path.Priority
+	}
 	if k.path != q.path || k.cnpPath.TClass != tclass || k.cnpPath.Priority != priority {
 		c := *q.path
 		c.TClass, c.Priority = tclass, priority
@@ -235,7 +238,7 @@ func (q *QP) allowance() (bytes int, next int64) {
 		bytes, next = q.congestion.controller.Allowance(now)
 	}
 	if rate := q.programRate(); rate != 0 {
-		n, at := q.congestion.pacer.Allowance(now, rate)
+		n, at := q.congestion.pacer.Allowance(now, rate, q.device.congestion.params.Burst())
 		bytes, next = min(bytes, n), max(next, at)
 	}
 	return bytes, next
@@ -274,7 +277,7 @@ func (q *QP) sent(frames []wire.TxFrame) {
 		p := frames[i].Path
 		bytes := packet.EthernetLen + frames[i].IPLen()
 		if rate := lower(q.rateLimit, p.Rate); rate != 0 {
-			k.pacer.Sent(now, bytes, rate)
+			k.pacer.Sent(now, bytes, rate, q.device.congestion.params.Burst())
 		}
 		if q.path == nil {
 			k.datagramRate = p.Rate

@@ -100,6 +100,27 @@ func steady(p *congestion.Params) { p.FirstRate, p.TimeReset, p.ByteReset = 1000
 
 func rate(q *queue) int64 { return q.Device.Snapshot().QPs[0].Rate }
 
+// Priorities are those of VLAN tags, so that only the one that a parameter sets is not 0 here.
+func TestPriorityOfCNPs(t *testing.T) {
+	for mode, want := range []uint8{5, 0} {
+		a, b, left, right, _ := congested(t, ib.QPTypeRC, func(p *congestion.Params) {
+			p.CNPPriority, p.CNPPriorityMode = 5, uint32(mode)
+		})
+		left.ce = true
+		a.write(b, 8)
+		a.run(int64(time.Millisecond))
+		cnps := right.cnps()
+		if len(cnps) == 0 {
+			t.Fatalf("mode %d: no CNPs", mode)
+		}
+		for _, f := range cnps {
+			if f.path.Priority != want || f.path.TClass>>2 != 48 {
+				t.Errorf("mode %d: priority %d, traffic class %d", mode, f.path.Priority, f.path.TClass)
+			}
+		}
+	}
+}
+
 func TestMarkedPacketsCauseCNPs(t *testing.T) {
 	for _, kind := range []ib.QPType{ib.QPTypeRC, ib.QPTypeUC} {
 		a, b, left, right, _ := congested(t, kind, func(p *congestion.Params) { p.MinRate = 1000 })

@@ -20,6 +20,16 @@ const experiments = "../../examples/networks/"
 // experiment runs a workload of examples/networks on a topology there, after change.
 func experiment(t *testing.T, topology, workload string, change func(*Workload)) *Result {
 	t.Helper()
+	return experimentAt(t, topology, workload, func(_ *Topology, w *Workload) {
+		if change != nil {
+			change(w)
+		}
+	})
+}
+
+// experimentAt is experiment with a change of the topology, too.
+func experimentAt(t *testing.T, topology, workload string, change func(*Topology, *Workload)) *Result {
+	t.Helper()
 	top, err := LoadTopology(experiments + topology + ".yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -28,9 +38,7 @@ func experiment(t *testing.T, topology, workload string, change func(*Workload))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if change != nil {
-		change(w)
-	}
+	change(top, w)
 	r, err := Run(context.Background(), top, w, Options{Seed: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -123,6 +131,14 @@ func TestQueueOfIncastIsThatOfTheFluidModel(t *testing.T) {
 		if alone := experiment(t, "pfc-star", "dcqcn-incast-8", short).port("switch:n20"); alone.MeanQueue < 5*port.MeanQueue {
 			t.Errorf("%d:1: with PFC alone the mean queue has %.1f kB", n, alone.MeanQueue/1e3)
 		}
+	}
+	one := experimentAt(t, "dcqcn-star", "dcqcn-incast-20", func(top *Topology, w *Workload) {
+		top.NIC.Congestion.BurstTime = 1
+		w.Warmup, w.Time = 50e6, 100e6
+	})
+	one.log(t, "20:1, packet by packet")
+	if port := one.port("switch:n20"); port.MeanQueue > 100e3 || port.Utilization < 0.96 || one.Jain < 0.99 {
+		t.Errorf("20:1, packet by packet: mean queue %.1f kB, %.1f %% of the port used, Jain %.3f", port.MeanQueue/1e3, 100*port.Utilization, one.Jain)
 	}
 	if want := b.FixedPoint(&p, 20); want < b.Kmax {
 		t.Errorf("20:1: the fixed point is %.1f kB, the page says that it is beyond Kmax", want/1e3)

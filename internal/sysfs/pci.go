@@ -65,7 +65,7 @@ func (r *renderer) pci(d *Device, verbs string) {
 	if p.Driver == mlx5Driver {
 		r.dir = path.Join("sys/kernel/debug/mlx5", address, "cc_params")
 		for _, v := range d.Congestion {
-			if !strings.HasPrefix(v.Name, "swift_") {
+			if strings.HasPrefix(v.Name, "np_") || strings.HasPrefix(v.Name, "rp_") { // those of mlx5
 				r.add(v.Name, "%d", v.Value)
 			}
 		}

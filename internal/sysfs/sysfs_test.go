@@ -60,6 +60,7 @@ func TestRenderOfAPersona(t *testing.T) {
 
 		"sys/kernel/debug/mlx5/50ce:03:00.0/cc_params/rp_ai_rate": "5\n",
 		"sys/kernel/debug/mlx5/50ce:03:00.0/cc_params/swift_beta": "no such file or directory",
+		"sys/kernel/debug/mlx5/50ce:03:00.0/cc_params/burst_time": "no such file or directory",
 	} {
 		if got := read(t, dir, path); got != text {
 			t.Errorf("%s reads %q, want %q", path, got, text)

@@ -44,6 +44,7 @@ type Params struct {
 
 	// Notification point.
 	CNPDSCP            uint32 // DSCP of CNPs
+	CNPPriorityMode    uint32 // 1: CNPs have the priority of their connection instead of CNPPriority
 	CNPPriority        uint32 // priority of CNPs in a VLAN tag
 	MinTimeBetweenCNPs uint32 // µs, for each queue pair
 
@@ -65,6 +66,9 @@ type Params struct {
 	InitialAlpha         uint32 // in 1024ths
 	DecreaseLog          uint32 // a CNP reduces the rate by alpha/2^DecreaseLog, with alpha in 1024ths
 
+	// All limits of rates.
+	BurstTime uint32 // µs at its rate that a queue pair sends at once; 0: packets one by one
+
 	// Swift, which has MaxRate and MinRate, too.
 	TargetDelay   uint32 // µs that a round trip should take at most
 	FlowDelay     uint32 // µs that are added for each 1 by which the square root of highest/current rate exceeds 1
@@ -81,7 +85,7 @@ func Defaults() Params {
 		CNPDSCP: 48, CNPPriority: 6, MinTimeBetweenCNPs: 50,
 		ClampTarget: 1, ClampTargetAfterTime: 1, TimeReset: 55, ByteReset: 10e6 / byteUnit, Threshold: 5,
 		AdditiveIncrease: 40, HyperIncrease: 400, MinRate: 10, MinDecrease: 50,
-		AlphaWeight: 1020, AlphaPeriod: 55, MonitorPeriod: 4, InitialAlpha: 1023, DecreaseLog: 11,
+		AlphaWeight: 1020, AlphaPeriod: 55, MonitorPeriod: 4, InitialAlpha: 1023, DecreaseLog: 11, BurstTime: 20,
 		TargetDelay: 100, FlowDelay: 20, DelayWeight: 819, MaxDecrease: 50,
 	}
 }
@@ -93,6 +97,9 @@ func (p *Params) highest(line float64) float64 {
 	}
 	return line
 }
+
+// Burst returns the burst of a Pacer, in nanoseconds.
+func (p *Params) Burst() int64 { return microseconds(p.BurstTime) }
 
 func mbps(n uint32) float64 { return float64(n) * 1e6 }
 
@@ -109,6 +116,7 @@ type field struct {
 
 var fields = []field{
 	{"np_cnp_dscp", 0, 63, func(p *Params) *uint32 { return &p.CNPDSCP }},
+	{"np_cnp_prio_mode", 0, 1, func(p *Params) *uint32 { return &p.CNPPriorityMode }},
 	{"np_cnp_prio", 0, 7, func(p *Params) *uint32 { return &p.CNPPriority }},
 	{"np_min_time_between_cnps", 0, 4095, func(p *Params) *uint32 { return &p.MinTimeBetweenCNPs }},
 	{"rp_clamp_tgt_rate", 0, 1, func(p *Params) *uint32 { return &p.ClampTarget }},
@@ -127,6 +135,7 @@ var fields = []field{
 	{"rp_rate_reduce_monitor_period", 0, 131071, func(p *Params) *uint32 { return &p.MonitorPeriod }},
 	{"rp_initial_alpha_value", 1, 1023, func(p *Params) *uint32 { return &p.InitialAlpha }},
 	{"rp_gd", 10, 15, func(p *Params) *uint32 { return &p.DecreaseLog }},
+	{"burst_time", 0, 1000, func(p *Params) *uint32 { return &p.BurstTime }},
 	{"swift_target_delay", 1, 1_000_000, func(p *Params) *uint32 { return &p.TargetDelay }},
 	{"swift_flow_delay", 0, 1_000_000, func(p *Params) *uint32 { return &p.FlowDelay }},
 	{"swift_ai_rate", 0, maxMbps, func(p *Params) *uint32 { return &p.DelayIncrease }},

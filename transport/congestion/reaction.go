@@ -26,14 +26,8 @@ type ReactionPoint struct {
 }
 
 // Sizes of a burst.
-const (
-	// burstTime is how much a queue pair may send at once, as a time at its rate, in nanoseconds:
-	// an engine cannot wake up for each packet. A packet may be sent in any case.
-	burstTime = 20e3
-
-	// maxBurst bounds a burst at any rate, in bytes, and so a super-packet.
-	maxBurst = 64 << 10
-)
+// maxBurst bounds a burst at any rate, in bytes, and so a super-packet.
+const maxBurst = 64 << 10
 
 // maxEvents bounds the timer events that one call makes up for. A queue pair that was idle for
 // longer recovers over several calls.
@@ -135,7 +129,7 @@ func (r *ReactionPoint) Allowance(now int64) (bytes int, next int64) {
 	if r.debt > 0 {
 		return 0, r.paid()
 	}
-	return min(1+int((r.rate*burstTime/1e9-r.debt)/8), maxBurst), 0
+	return min(1+int((r.rate*float64(r.p.Burst())/1e9-r.debt)/8), maxBurst), 0
 }
 
 // paid returns when the debt will be paid if no CNP arrives.
@@ -186,7 +180,7 @@ func (r *ReactionPoint) pay(to int64) {
 		r.now = to
 		return
 	}
-	r.debt = math.Max(r.debt-r.rate*float64(to-r.now)/1e9, -r.rate*burstTime/1e9)
+	r.debt = math.Max(r.debt-r.rate*float64(to-r.now)/1e9, -r.rate*float64(r.p.Burst())/1e9)
 	r.now = to
 }
 

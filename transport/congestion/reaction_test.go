@@ -236,9 +236,14 @@ func (r *ReactionPoint) clone() *ReactionPoint {
 
 // At a constant rate the bytes that pass are those of the rate, whatever their packets are.
 func TestAllowancePacesTheRate(t *testing.T) {
-	for _, size := range []int{64, 1100, 4200} {
+	for _, c := range []struct {
+		size  int
+		burst uint32 // µs
+	}{{64, 20}, {1100, 20}, {4200, 20}, {1100, 0}, {1100, 100}} {
+		size := c.size
 		p := Defaults()
 		p.FirstRate, p.TimeReset, p.ByteReset = 1000, 131071, 1<<25 // the rate stays
+		p.BurstTime = c.burst
 		r := NewReactionPoint(&p, 10e9, 1)
 		r.Notified(1)
 		sent := 0
@@ -248,8 +253,8 @@ func TestAllowancePacesTheRate(t *testing.T) {
 				now = at
 				continue
 			}
-			if n > 1e9*2*burstTime/1e9/8+1 {
-				t.Fatalf("a burst of %d bytes", n)
+			if want := 1000*int(c.burst)*2/8 + 1; n > want {
+				t.Fatalf("a burst of %d bytes, want up to %d", n, want)
 			}
 			r.Sent(now, size)
 			sent += size

@@ -41,11 +41,11 @@ func (s *swift) bounded() float64 {
 
 // Allowance implements Controller.
 func (s *swift) Allowance(now int64) (bytes int, next int64) {
-	return s.pacer.Allowance(now, s.Rate(now))
+	return s.pacer.Allowance(now, s.Rate(now), s.p.Burst())
 }
 
 // Sent implements Controller.
-func (s *swift) Sent(now int64, bytes int) { s.pacer.Sent(now, bytes, s.Rate(now)) }
+func (s *swift) Sent(now int64, bytes int) { s.pacer.Sent(now, bytes, s.Rate(now), s.p.Burst()) }
 
 // Window implements Controller. As long as replies take longer than the target delay, fewer packets
 // leave than the rate allows: a queue pair does not add to a queue that has not replied yet.
