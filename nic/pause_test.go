@@ -2,6 +2,7 @@ package nic_test
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"softroce/packet"
 	"softroce/transport"
 	"softroce/wire"
+	"softroce/wire/fault"
 )
 
 // A pausedLink is paused for some priorities.
@@ -52,9 +54,14 @@ func (l *pausedLink) Send(now int64, batch []wire.TxFrame) (int, error) {
 
 // pausable returns programs on two NICs, and the link of the first.
 func pausable(t *testing.T) (a, b *client, link *pausedLink) {
+	return pausableBehind(t, func(l wire.Link) wire.Link { return l })
+}
+
+// pausableBehind is pausable with middleware between the first NIC and its link.
+func pausableBehind(t *testing.T, wrap func(wire.Link) wire.Link) (a, b *client, link *pausedLink) {
 	w := newTestFabric(t)
 	link = &pausedLink{sent: map[uint8][]packet.Header{}}
-	a = w.client(w.nic(1, func(l wire.Link) wire.Link { link.Link = l; return link }))
+	a = w.client(w.nic(1, func(l wire.Link) wire.Link { link.Link = l; return wrap(link) }))
 	return a, w.client(w.nic(2)), link
 }
 
@@ -90,10 +97,29 @@ func completed(t *testing.T, c *client) map[uint32]int {
 	}
 }
 
-// While priority 3 is paused, priority 0 goes on, on queue pairs of the same client. What was
-// posted at priority 3 waits without a loss, and arrives when the pause ends.
+// While priority 3 is paused, priority 0 goes on, on queue pairs of the same client, also behind
+// middleware that queues packets. What was posted at priority 3 waits without a loss, and arrives
+// when the pause ends.
 func TestPausedPriorityDoesNotBlockOthers(t *testing.T) {
-	a, b, link := pausable(t)
+	rules := func(text string) func(wire.Link) wire.Link {
+		p, err := fault.Parse(strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func(l wire.Link) wire.Link { return wire.NewFaultLink(l, p) }
+	}
+	for name, wrap := range map[string]func(wire.Link) wire.Link{
+		"link":  func(l wire.Link) wire.Link { return l },
+		"rule":  rules("drop nth 1000000"),
+		"delay": rules("delay 10us"),
+		"cable": func(l wire.Link) wire.Link { return wire.NewShapedLink(l, wire.Shape{Delay: 10 * time.Microsecond}) },
+	} {
+		t.Run(name, func(t *testing.T) { pauseOnePriority(t, wrap) })
+	}
+}
+
+func pauseOnePriority(t *testing.T, wrap func(wire.Link) wire.Link) {
+	a, b, link := pausableBehind(t, wrap)
 	q3, b3 := pairAt(a, b, 3)
 	q0, b0 := pairAt(a, b, 0)
 	fill(a.mem[:64<<10], 3)
@@ -109,9 +135,13 @@ func TestPausedPriorityDoesNotBlockOthers(t *testing.T) {
 	if n := len(link.sent[3]); n != 5 {
 		t.Errorf("%d frames of the paused priority were sent, want 5", n)
 	}
+	during := completed(t, a)
+	if n := during[q0.QPN()]; n != 101 {
+		t.Errorf("%d WRITEs of the other priority completed, want 101", n)
+	}
 	link.paused = 0
 	a.run(int64(time.Millisecond))
-	left := completed(t, a)[q3.QPN()]
+	left := during[q3.QPN()] + completed(t, a)[q3.QPN()]
 	if c := a.Device.Counters(); left != 120 || c.TxStalled != 0 || c.LocalACKTimeout != 0 || c.Retransmitted != 0 {
 		t.Errorf("%d WRITEs completed after the pause; %d frames discarded, %d timeouts, %d retransmitted",
 			left, c.TxStalled, c.LocalACKTimeout, c.Retransmitted)

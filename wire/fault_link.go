@@ -42,6 +42,7 @@ type FaultLink struct {
 	own       LinkCounters
 	total     LinkCounters
 	tx        faultQueue[*txCopy]
+	held      heldPackets[queuedPacket[*txCopy]]
 	txSeq     uint64
 	txFrames  [faultBatch]TxFrame
 	rx        faultQueue[*rxCopy]
@@ -104,7 +105,7 @@ func (f *FaultLink) begin(now int64) error {
 		f.rules.OnFirst = first
 	}
 	f.rules.Begin(now)
-	if f.tx.empty() {
+	if f.tx.empty() && f.held.n == 0 {
 		return nil
 	}
 	f.tx.expire(now)
@@ -165,7 +166,7 @@ func (f *FaultLink) NextDeadline() int64 {
 	if len(f.tx.ready()) > 0 {
 		d = earlier(d, f.now+faultRetryInterval)
 	}
-	if f.rxI < f.rxN || len(f.rx.ready()) > 0 {
+	if f.rxI < f.rxN || len(f.rx.ready()) > 0 || f.held.priorities&^Paused(f.inner) != 0 {
 		d = earlier(d, max(1, f.now))
 	}
 	return d
@@ -183,17 +184,8 @@ func (f *FaultLink) FD() int { return f.inner.FD() }
 // OnReady implements Link.
 func (f *FaultLink) OnReady(fn func()) { f.inner.OnReady(fn) }
 
-// Paused implements Pauser. Queued packets that wait for a pause keep all others waiting: the rules
-// have fixed their order.
-func (f *FaultLink) Paused() uint8 {
-	paused := Paused(f.inner)
-	if paused != 0 && len(f.tx.ready()) > 0 {
-		return allPriorities
-	}
-	return paused
-}
-
-const allPriorities = 0xff
+// Paused implements Pauser.
+func (f *FaultLink) Paused() uint8 { return f.held.paused(f.inner) }
 
 // Capabilities implements Link.
 func (f *FaultLink) Capabilities() Capabilities { return f.inner.Capabilities() }
@@ -207,6 +199,7 @@ func (f *FaultLink) Counters() *LinkCounters {
 // Close closes the link. Queued packets are lost.
 func (f *FaultLink) Close() error {
 	f.tx, f.rx = faultQueue[*txCopy]{}, faultQueue[*rxCopy]{}
+	f.held = heldPackets[queuedPacket[*txCopy]]{}
 	f.rxN, f.rxI = 0, 0
 	return f.inner.Close()
 }

@@ -1,6 +1,10 @@
 package wire
 
-import "softroce/wire/fault"
+import (
+	"math/bits"
+
+	"softroce/wire/fault"
+)
 
 // A txCopy is a frame to send that owns its bytes.
 type txCopy struct {
@@ -22,12 +26,13 @@ func (c *txCopy) set(f *TxFrame) {
 }
 
 // Send implements Link. It also takes one frame that the link does not take: the rules have counted
-// it, so it is queued. Until the link takes it, Send takes no more.
+// it, so it is queued. Until the link takes it, Send takes no more, or none of its priority if that
+// is paused.
 func (f *FaultLink) Send(now int64, batch []TxFrame) (int, error) {
 	if err := f.begin(now); err != nil {
 		return 0, err
 	}
-	if f.tx.empty() && !f.rules.AppliesTo(fault.Sent) {
+	if f.tx.empty() && f.held.n == 0 && !f.rules.AppliesTo(fault.Sent) {
 		return f.inner.Send(now, batch)
 	}
 	from := 0 // frames from here to i pass unchanged
@@ -36,8 +41,11 @@ func (f *FaultLink) Send(now int64, batch []TxFrame) (int, error) {
 			return i, nil // the link is congested
 		}
 		tx := &batch[i]
+		if f.held.waits(f.inner, tx.Path) {
+			return i, f.forward(batch[from:i])
+		}
 		f.txSeq++
-		f.evaluate(now, fault.Sent, tx.QPN, tx.Path.Network, tx.Path.Src, tx.Path.Dst, tx.Head[:tx.HeadLen], tx.Payload, tx.Len, f.tx.len())
+		f.evaluate(now, fault.Sent, tx.QPN, tx.Path.Network, tx.Path.Src, tx.Path.Dst, tx.Head[:tx.HeadLen], tx.Payload, tx.Len, f.tx.len()+f.held.n)
 		noting := len(f.verdict.Rules) > 0 && f.noter.Noting()
 		if !noting && f.verdict.Passes(now) && len(f.tx.reordered) == 0 {
 			continue
@@ -101,31 +109,69 @@ func (f *FaultLink) queueTx(now int64, tx *TxFrame, noting bool) {
 	}
 }
 
-// sendReady sends the queued packets whose time has come, until the link takes no more.
+// sendReady sends the queued packets whose time has come, until the link takes no more. Those of a
+// paused priority are held, so that others pass them.
 func (f *FaultLink) sendReady() error {
+	if err := f.sendHeld(); err != nil {
+		return err
+	}
 	for {
 		ready := f.tx.ready()
-		ready = ready[:min(len(ready), len(f.txFrames))]
-		if len(ready) == 0 {
-			return nil
+		n := 0
+		for n < min(len(ready), len(f.txFrames)) && !f.held.waits(f.inner, ready[n].frame.Path) {
+			n++
 		}
-		for i, p := range ready {
-			f.txFrames[i] = p.frame.TxFrame
-		}
-		n, err := f.inner.Send(f.now, f.txFrames[:len(ready)])
-		if err != nil {
+		sent, err := f.sendPackets(ready[:n])
+		f.tx.remove(sent)
+		if ready = f.tx.ready(); err != nil || len(ready) == 0 {
 			return err
 		}
-		for _, p := range ready[:n] {
-			f.tx.free = append(f.tx.free, p.frame)
-			f.tx.passed(p.flow, p.seq, f.now)
-			f.note(p.frame.Mark, p.notes)
-		}
-		f.tx.remove(n)
-		if n < len(ready) {
-			return nil
+		if p := ready[0]; f.held.waits(f.inner, p.frame.Path) {
+			f.held.hold(p.frame.Path.SwitchPriority(), p)
+			f.tx.remove(1)
+		} else if sent < n {
+			return nil // the link is congested
 		}
 	}
+}
+
+// sendHeld sends the held packets of the priorities that are no longer paused.
+func (f *FaultLink) sendHeld() error {
+	for open := f.held.priorities &^ Paused(f.inner); open != 0; open &= open - 1 {
+		priority := bits.TrailingZeros8(open)
+		for {
+			l := f.held.first(priority, len(f.txFrames))
+			sent, err := f.sendPackets(l)
+			f.held.remove(priority, sent)
+			if err != nil {
+				return err
+			}
+			if len(l) == 0 || sent < len(l) {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// sendPackets sends up to faultBatch packets and returns how many the link took.
+func (f *FaultLink) sendPackets(l []queuedPacket[*txCopy]) (int, error) {
+	if len(l) == 0 {
+		return 0, nil
+	}
+	for i, p := range l {
+		f.txFrames[i] = p.frame.TxFrame
+	}
+	n, err := f.inner.Send(f.now, f.txFrames[:len(l)])
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range l[:n] {
+		f.tx.free = append(f.tx.free, p.frame)
+		f.tx.passed(p.flow, p.seq, f.now)
+		f.note(p.frame.Mark, p.notes)
+	}
+	return n, nil
 }
 
 func (f *FaultLink) newTxCopy() *txCopy {

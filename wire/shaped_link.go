@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"math/bits"
 	"net/netip"
 	"time"
 
@@ -35,6 +36,7 @@ type ShapedLink struct {
 	delay  int64
 	tx, rx bucket
 	queue  delayLine[txCopy]
+	held   heldPackets[*txCopy]
 
 	txFrames  [faultBatch]TxFrame
 	rxFrames  [faultBatch]RxFrame // from the link
@@ -146,6 +148,11 @@ func (d *delayLine[T]) ready(now int64, most int) []*T {
 // remove removes the oldest n packets, whose buffers are reused.
 func (d *delayLine[T]) remove(n int) {
 	d.free = append(d.free, d.packets[d.first:d.first+n]...)
+	d.drop(n)
+}
+
+// drop removes the oldest n packets, which belong to the caller.
+func (d *delayLine[T]) drop(n int) {
 	d.first += n
 	if d.first > len(d.packets)/2 {
 		d.packets = append(d.packets[:0], d.packets[d.first:]...)
@@ -169,7 +176,7 @@ func (s *ShapedLink) Send(now int64, batch []TxFrame) (int, error) {
 		return 0, err
 	}
 	n := 0
-	for n < len(batch) && (s.delay == 0 || s.queue.len()+n < maxShapeQueued) && s.tx.take(now, frameLen(&batch[n])) {
+	for n < len(batch) && (s.delay == 0 || s.queue.len()+s.held.n+n < maxShapeQueued) && s.tx.take(now, frameLen(&batch[n])) {
 		n++
 	}
 	switch {
@@ -196,24 +203,63 @@ func (s *ShapedLink) Send(now int64, batch []TxFrame) (int, error) {
 // frameLen returns the length of a frame with its Ethernet header.
 func frameLen(f *TxFrame) int { return packet.EthernetLen + f.IPLen() }
 
-// sendDue sends the packets whose delay is over.
+// sendDue sends the packets whose delay is over. Those of a paused priority are held, so that others
+// pass them.
 func (s *ShapedLink) sendDue(now int64) error {
 	s.retry = 0
+	if err := s.sendHeld(now); err != nil {
+		return err
+	}
 	for {
 		ready := s.queue.ready(now, len(s.txFrames))
-		for i, p := range ready {
-			s.txFrames[i] = p.TxFrame
+		n := 0
+		for n < len(ready) && !s.held.waits(s.inner, ready[n].Path) {
+			n++
 		}
-		if len(ready) == 0 {
-			return nil
-		}
-		n, err := s.inner.Send(now, s.txFrames[:len(ready)])
-		s.queue.remove(n)
-		if err != nil || n < len(ready) {
-			s.retry = now + faultRetryInterval
+		sent, err := s.sendPackets(now, ready[:n])
+		s.queue.remove(sent)
+		if ready = s.queue.ready(now, 1); err != nil || len(ready) == 0 {
 			return err
 		}
+		if p := ready[0]; s.held.waits(s.inner, p.Path) {
+			s.held.hold(p.Path.SwitchPriority(), p)
+			s.queue.drop(1)
+		} else if sent < n { // the link is congested
+			s.retry = now + faultRetryInterval
+			return nil
+		}
 	}
+}
+
+// sendHeld sends the held packets of the priorities that are no longer paused.
+func (s *ShapedLink) sendHeld(now int64) error {
+	for open := s.held.priorities &^ Paused(s.inner); open != 0; open &= open - 1 {
+		priority := bits.TrailingZeros8(open)
+		for {
+			l := s.held.first(priority, len(s.txFrames))
+			sent, err := s.sendPackets(now, l)
+			s.queue.free = append(s.queue.free, l[:sent]...)
+			s.held.remove(priority, sent)
+			if err != nil {
+				return err
+			}
+			if len(l) == 0 || sent < len(l) {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// sendPackets sends up to faultBatch packets and returns how many the link took.
+func (s *ShapedLink) sendPackets(now int64, l []*txCopy) (int, error) {
+	if len(l) == 0 {
+		return 0, nil
+	}
+	for i, p := range l {
+		s.txFrames[i] = p.TxFrame
+	}
+	return s.inner.Send(now, s.txFrames[:len(l)])
 }
 
 // Receive implements Link.
@@ -280,6 +326,9 @@ func (s *ShapedLink) NextDeadline() int64 {
 	} else {
 		t = earlier(t, s.queue.deadline())
 	}
+	if s.held.priorities&^Paused(s.inner) != 0 {
+		t = earlier(t, max(1, s.now))
+	}
 	if s.delivered < s.arriving.len() {
 		t = earlier(t, max(1, s.arriving.due[s.arriving.first+s.delivered]))
 	}
@@ -313,15 +362,8 @@ func (s *ShapedLink) FD() int { return s.inner.FD() }
 // OnReady implements Link.
 func (s *ShapedLink) OnReady(f func()) { s.inner.OnReady(f) }
 
-// Paused implements Pauser. On a cable with a delay, packets that wait for a pause keep all others
-// waiting.
-func (s *ShapedLink) Paused() uint8 {
-	paused := Paused(s.inner)
-	if paused != 0 && s.retry != 0 {
-		return allPriorities
-	}
-	return paused
-}
+// Paused implements Pauser.
+func (s *ShapedLink) Paused() uint8 { return s.held.paused(s.inner) }
 
 // Capabilities implements Link.
 func (s *ShapedLink) Capabilities() Capabilities { return s.inner.Capabilities() }
@@ -331,7 +373,7 @@ func (s *ShapedLink) Counters() *LinkCounters { return linkCounters(s.inner) }
 
 // Close closes the link. Packets on their way are lost.
 func (s *ShapedLink) Close() error {
-	s.queue, s.arriving = delayLine[txCopy]{}, delayLine[rxCopy]{}
+	s.queue, s.arriving, s.held = delayLine[txCopy]{}, delayLine[rxCopy]{}, heldPackets[*txCopy]{}
 	s.rxN, s.rxI, s.delivered, s.blocked, s.retry = 0, 0, 0, 0, 0
 	return s.inner.Close()
 }
