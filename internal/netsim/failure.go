@@ -8,7 +8,6 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
 	"softroce/internal/network"
@@ -60,13 +59,11 @@ type failureFile struct {
 // UnmarshalYAML checks the failure, so that what is wrong with it has its line.
 func (f *failureFile) UnmarshalYAML(n ast.Node) error {
 	type plain failureFile // without this method
-	if err := yaml.NodeToValue(n, (*plain)(f), yaml.Strict()); err != nil {
+	line, err := yamlfile.Map(n, (*plain)(f))
+	if err != nil {
 		return err
 	}
-	f.line = n.GetToken().Position.Line
-	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
-		f.line = m.Values[0].Key.GetToken().Position.Line
-	}
+	f.line = line
 	r := f.failure()
 	if err := r.check(); err != nil {
 		return &yamlfile.LineError{Line: f.line, Err: err}

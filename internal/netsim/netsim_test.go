@@ -296,6 +296,22 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
+func TestErrorOfFlowNamesLineOfCSVFile(t *testing.T) {
+	dir := t.TempDir()
+	top, err := LoadTopology(write(t, dir, "t.yaml", "star: {nics: 2}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, "flows.csv", "start,from,to,size\n0s,n0,n1,1kB\n\n0s,\"n0\",n2,1kB\n")
+	w, err := LoadWorkload(write(t, dir, "w.yaml", "flows: flows.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(context.Background(), top, w, Options{}); err == nil || !strings.Contains(err.Error(), `flows.csv:4: no NIC "n2"`) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestFlowsOfCSVFile(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "flows.csv", "start,from,to,size,priority\n0us,n0,n1,10kB,3\n1ms,n1,n2,1MB,0\n")
@@ -390,7 +406,7 @@ func TestErrorsOfFiles(t *testing.T) {
 	for _, c := range []struct{ topology, workload, err string }{
 		{"rat: 5G\nstar: {nics: 2}", work, `t.yaml:1: key "rat" is unknown here; did you mean "rate"?`},
 		{"star:\n  nic: 2", work, `t.yaml:2: key "nic" is unknown`},
-		{"star: {nics: 2}\nswitch:\n  ecn: {kmin: 5, kmax: 3}", work, "kmin <= kmax"},
+		{"star: {nics: 2}\nswitch:\n  ecn: {kmin: 5, kmax: 3}", work, "t.yaml:3: ecn: kmin 5, kmax 3 and pmax 0: want 0 <= kmin <= kmax"},
 		{"rate: fast\nstar: {nics: 2}", work, `t.yaml:1: rate "fast"`},
 		{"delay: 1\nstar: {nics: 2}", work, `t.yaml:1: time "1"`},
 		{"star: {nics: 0}", work, "want a number from 1"},
@@ -399,16 +415,27 @@ func TestErrorsOfFiles(t *testing.T) {
 		{"leaf_spine: {leaves: 1000, spines: 1000, nics: 1000}", work, "leaf_spine"},
 		{"leaf_spine: {leaves: 1, spines: 65000, nics: 2}", work, "65001 switches: want up to 1024"},
 		{"", work, "want one of star"},
-		{"switches: [s]\nnics: [a, b]\nlinks: [{from: a, to: s}, {from: b, to: t}]", work, `no switch or NIC "t"`},
+		{"switches: [s]\nnics: [a, b]\nlinks: [{from: a, to: s}, {from: b, to: t}]", work, `t.yaml:3: links: no switch or NIC "t"`},
 		{"switches: [s]\nnics: [a, b]\nlinks: [{from: a, to: s}]", work, "NIC b has 0 links"},
-		{"star: {nics: 2}\nnic: {congestion: tcp}", work, `"tcp"`},
-		{"star: {nics: 2}\nnic: {mtu: 1500}", work, "mtu 1500"},
-		{"star: {nics: 2}\nswitch: {pfc: {priorities: [8], xoff: 1, xon: 1, headroom: 1MB}}", work, "priority 8"},
-		{"star: {nics: 2}\nswitch: {pfc: {xoff: 1kB, xon: 1kB}}", work, "headroom"},
+		{"star: {nics: 2}\nnic: {congestion: tcp}", work, `t.yaml:2: congestion control "tcp" (have: dcqcn, none, swift)`},
+		{"star: {nics: 2}\nnic: {mtu: 1500}", work, `t.yaml:2: mtu "1500": want 256`},
+		{"star: {nics: 2}\nswitch: {pfc: {priorities: [8], xoff: 1, xon: 1, headroom: 1MB}}", work, `t.yaml:2: priority "8": want 0 to 7`},
+		{"star: {nics: 2}\nswitch: {pfc: {xoff: 1kB, xon: 1kB}}", work, "t.yaml:2: pfc: xon 1000, xoff 1000 and headroom 0: want"},
+		{"star: {nics: 2}\nnic:\n  parameters:\n    rp_ai_rat: 5", work, `t.yaml:4: "rp_ai_rat" is not a parameter of congestion control; did you mean "rp_ai_rate"?`},
+		{"star: {nics: 2}\nnic:\n  parameters: {rp_ai_rate: 0}", work, "t.yaml:3: rp_ai_rate 0: must be 1 to"},
+		{"star: {nics: 2}\nnic: {parameters: [5]}", work, "t.yaml:2: want keys with values"},
+		{"star: {nics: 2}\nnic: {timeout: 32}", work, `t.yaml:2: timeout "32": want 1 to 31`},
+		{"star: {nics: 2}\nswitch:\n  weights:\n    9: 1", work, `t.yaml:4: priority "9": want 0 to 7`},
+		{"switches: [s]\nnics: [a, b]\nlinks:\n  - {from: a, to: s}\n  - {from: a, to: b}", work, "t.yaml:5: link from a to b: one end must be a switch"},
+		{"switches: [s]\nnics: [a, b]\nlinks:\n  - {from: a, to: s}\n  - {from: s, to: a}", work, "t.yaml:5: link from s to a: there is another one"},
 		{good, "traffic: [{pattrn: incast}]", `w.yaml:1: key "pattrn" is unknown here; did you mean "pattern"?`},
-		{good, "traffic: [{pattern: incest, size: 1}]", `did you mean "incast"?`},
-		{good, "traffic: [{pattern: incast}]", "without a size"},
-		{good, "traffic: [{pattern: flow, from: n0, to: n9, size: 1kB}]", `traffic 1: no NIC "n9"; did you mean`},
+		{good, "traffic: [{pattern: incest, size: 1}]", `w.yaml:1: pattern "incest"; did you mean "incast"?`},
+		{good, "time: 1s\ntraffic:\n  - {pattern: permutation}\n  - {pattern: permutation, nics: [n0, n0]}", "w.yaml:4: nics: n0 is there twice"},
+		{good, "traffic: [{pattern: permutation, to: n0, size: 1kB}]", "w.yaml:1: the pattern permutation has no to"},
+		{good, "traffic: [{pattern: flow, from: n0, to: n1, nics: [n0, n1], size: 1kB}]", "w.yaml:1: the pattern flow has no nics"},
+		{good, "traffic: [{pattern: flow, from: n0, size: 1kB}]", "w.yaml:1: flow: want from and to"},
+		{good, "traffic: [{pattern: incast}]", "w.yaml:1: without a size"},
+		{good, "traffic: [{pattern: flow, from: n0, to: n9, size: 1kB}]", `w.yaml:1: no NIC "n9"; did you mean`},
 		{good, "traffic: [{pattern: flow, from: n0, to: n0, size: 1kB}]", "to itself"},
 		{good, "traffic: [{pattern: incast, senders: 2, size: 1kB}]", "2 senders"},
 		{good, "traffic: [{pattern: poisson, load: 0.1, count: 5, sizes: websearch}]", `did you mean "web_search"?`},
@@ -435,11 +462,13 @@ func TestErrorsOfFiles(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"from,to\n":                                     "flows.csv:1: want the header",
-		"start,from,to,size\n0s,n0\n":                   "flows.csv:2: 2 fields",
-		"start,from,to,size\n0s,n0,n1,0\n":              "flows.csv:2: size 0",
-		"start,from,to,size\n\n5,n0,n1,1kB\n":           `flows.csv:3: time "5"`,
-		"start,from,to,size,priority\n0s,n0,n1,1kB,9\n": "flows.csv:2: priority 9",
+		"":                                     "flows.csv: want the header",
+		"start,from,to,size\n0s,n0,\"n1,1kB\n": "flows.csv:2: ",
+		"from,to\n":                            "flows.csv:1: want the header",
+		"start,from,to,size\n0s,n0\n":          "flows.csv:2: 2 fields",
+		"start,from,to,size\n0s,n0,n1,0\n":     "flows.csv:2: size 0",
+		"start,from,to,size\n\n5,n0,n1,1kB\n":  `flows.csv:3: time "5"`,
+		"start,from,to,size,priority\n0s,n0,n1,1kB,9\n": `flows.csv:2: priority "9"`,
 	} {
 		if _, err := loadFlows(write(t, t.TempDir(), "flows.csv", text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)

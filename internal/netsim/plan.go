@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"softroce/internal/suggest"
 )
@@ -29,6 +30,9 @@ func (p *planner) plan(t *Traffic) error {
 		i, err := p.nic(name)
 		if err != nil {
 			return err
+		}
+		if slices.Contains(all, i) {
+			return fmt.Errorf("nics: %s is there twice", name)
 		}
 		all = append(all, i)
 	}

@@ -16,6 +16,7 @@ import (
 	"softroce/internal/ib"
 	"softroce/internal/network"
 	"softroce/internal/suggest"
+	"softroce/internal/yamlfile"
 	"softroce/nic"
 )
 
@@ -142,13 +143,13 @@ func (sim *simulation) build(o Options) (err error) {
 	}
 	for i := range sim.workload.Traffic {
 		if err := p.plan(&sim.workload.Traffic[i]); err != nil {
-			return fmt.Errorf("%s: traffic %d: %w", sim.workload.path, i+1, err)
+			return yamlfile.Locate(sim.workload.path, atLine(sim.workload.Traffic[i].line, err))
 		}
 	}
-	for i, f := range sim.workload.Flows {
+	for _, f := range sim.workload.Flows {
 		t := Traffic{Pattern: singleFlow, From: f.From, To: f.To, Size: f.Size, Start: f.Start, Priority: f.Priority}
 		if err := p.plan(&t); err != nil {
-			return fmt.Errorf("%s: flow %d of the CSV file: %w", sim.workload.path, i+1, err)
+			return yamlfile.Locate(sim.workload.flowsPath, atLine(f.line, err))
 		}
 	}
 	sim.flows, sim.left = p.flows, len(p.flows)

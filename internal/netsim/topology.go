@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
+
+	"github.com/goccy/go-yaml/ast"
 
 	"softroce/internal/network"
 	"softroce/internal/suggest"
 	"softroce/internal/yamlfile"
-	"softroce/packet"
 	"softroce/transport/congestion"
 )
 
@@ -32,17 +32,17 @@ type topologyFile struct {
 	Rate   rateValue `yaml:"rate"`
 	Delay  timeValue `yaml:"delay"`
 	Switch struct {
-		Buffer  bytesValue         `yaml:"buffer"`
-		Queue   bytesValue         `yaml:"queue"`
-		ECN     *ecnFile           `yaml:"ecn"`
-		PFC     *pfcFile           `yaml:"pfc"`
-		Weights map[int]countValue `yaml:"weights"`
+		Buffer  bytesValue   `yaml:"buffer"`
+		Queue   bytesValue   `yaml:"queue"`
+		ECN     *ecnFile     `yaml:"ecn"`
+		PFC     *pfcFile     `yaml:"pfc"`
+		Weights weightsValue `yaml:"weights"`
 	} `yaml:"switch"`
 	NIC struct {
-		Congestion string            `yaml:"congestion"`
-		Parameters map[string]string `yaml:"parameters"`
-		MTU        countValue        `yaml:"mtu"`
-		Timeout    countValue        `yaml:"timeout"`
+		Congestion algorithmValue `yaml:"congestion"`
+		Parameters parameters     `yaml:"parameters"`
+		MTU        mtuValue       `yaml:"mtu"`
+		Timeout    timeoutValue   `yaml:"timeout"`
 	} `yaml:"nic"`
 	Star *struct {
 		NICs countValue `yaml:"nics"`
@@ -66,10 +66,10 @@ type ecnFile struct {
 }
 
 type pfcFile struct {
-	Priorities []int      `yaml:"priorities"`
-	XOff       bytesValue `yaml:"xoff"`
-	XOn        bytesValue `yaml:"xon"`
-	Headroom   bytesValue `yaml:"headroom"`
+	Priorities []priorityValue `yaml:"priorities"`
+	XOff       bytesValue      `yaml:"xoff"`
+	XOn        bytesValue      `yaml:"xon"`
+	Headroom   bytesValue      `yaml:"headroom"`
 }
 
 type linkFile struct {
@@ -77,6 +77,50 @@ type linkFile struct {
 	To    nameValue `yaml:"to"`
 	Rate  rateValue `yaml:"rate"`
 	Delay timeValue `yaml:"delay"`
+
+	line int
+}
+
+// UnmarshalYAML notes the line of the link.
+func (l *linkFile) UnmarshalYAML(n ast.Node) (err error) {
+	type plain linkFile // without this method
+	l.line, err = yamlfile.Map(n, (*plain)(l))
+	return err
+}
+
+// UnmarshalYAML checks the thresholds, so that what is wrong with them has their line.
+func (f *ecnFile) UnmarshalYAML(n ast.Node) error {
+	type plain ecnFile
+	line, err := yamlfile.Map(n, (*plain)(f))
+	return cmp.Or(err, atLine(line, f.ecn().Check()))
+}
+
+// UnmarshalYAML checks the thresholds.
+func (f *pfcFile) UnmarshalYAML(n ast.Node) error {
+	type plain pfcFile
+	line, err := yamlfile.Map(n, (*plain)(f))
+	return cmp.Or(err, atLine(line, f.pfc().Check()))
+}
+
+// atLine returns an error with a line, or nil if there is none.
+func atLine(line int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &yamlfile.LineError{Line: line, Err: err}
+}
+
+func (f *ecnFile) ecn() *network.ECN {
+	return &network.ECN{Kmin: int(f.Kmin), Kmax: int(f.Kmax), Pmax: float64(f.Pmax), Rate: int64(f.Rate)}
+}
+
+func (f *pfcFile) pfc() *network.PFC {
+	p := &network.PFC{XOff: int(f.XOff), XOn: int(f.XOn), Headroom: int(f.Headroom)}
+	p.Priorities[0] = f.Priorities == nil
+	for _, i := range f.Priorities {
+		p.Priorities[i] = true
+	}
+	return p
 }
 
 // Limits of a simulation.
@@ -108,16 +152,14 @@ func LoadTopology(path string) (*Topology, error) {
 	f.NIC.MTU, f.NIC.Timeout = cmp.Or(f.NIC.MTU, defaultMTU), cmp.Or(f.NIC.Timeout, defaultACK)
 	t, err := f.topology()
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, yamlfile.Locate(path, err)
 	}
 	return t, nil
 }
 
 func (f *topologyFile) topology() (*Topology, error) {
 	t := &Topology{}
-	if err := f.setSwitch(&t.Network.Switch); err != nil {
-		return nil, err
-	}
+	f.setSwitch(&t.Network.Switch)
 	if err := f.setNIC(&t.NIC); err != nil {
 		return nil, err
 	}
@@ -140,67 +182,39 @@ func (f *topologyFile) topology() (*Topology, error) {
 		return nil, fmt.Errorf("%d links: want up to %d", len(t.Network.Links), maxLinks)
 	}
 	if err := t.Network.Check(); err != nil {
+		var l *network.LinkError
+		if errors.As(err, &l) && l.Link < len(f.Links) {
+			err = atLine(f.Links[l.Link].line, err)
+		}
 		return nil, err
 	}
 	_, err := network.New(&t.Network, 1)
 	return t, err
 }
 
-func (f *topologyFile) setSwitch(c *network.SwitchConfig) error {
+func (f *topologyFile) setSwitch(c *network.SwitchConfig) {
 	s := &f.Switch
 	c.Buffer, c.Queue = int(s.Buffer), int(s.Queue)
 	if c.Queue == 0 {
 		c.Queue = c.Buffer
 	}
 	if s.ECN != nil {
-		c.ECN = &network.ECN{Kmin: int(s.ECN.Kmin), Kmax: int(s.ECN.Kmax), Pmax: float64(s.ECN.Pmax), Rate: int64(s.ECN.Rate)}
+		c.ECN = s.ECN.ecn()
 	}
-	if p := s.PFC; p != nil {
-		c.PFC = &network.PFC{XOff: int(p.XOff), XOn: int(p.XOn), Headroom: int(p.Headroom)}
-		if p.Priorities == nil {
-			p.Priorities = []int{0}
-		}
-		for _, i := range p.Priorities {
-			if err := checkPriority(i); err != nil {
-				return err
-			}
-			c.PFC.Priorities[i] = true
-		}
+	if s.PFC != nil {
+		c.PFC = s.PFC.pfc()
 	}
-	for i, w := range s.Weights {
-		if err := checkPriority(i); err != nil {
-			return err
-		}
-		c.Weights[i] = int(w)
-	}
-	return nil
-}
-
-func checkPriority(i int) error {
-	if i < 0 || i >= packet.Priorities {
-		return fmt.Errorf("priority %d: want 0 to %d", i, packet.Priorities-1)
-	}
-	return nil
+	c.Weights = s.Weights
 }
 
 func (f *topologyFile) setNIC(o *NICOptions) error {
 	o.MTU = int(f.NIC.MTU)
-	if !slices.Contains([]int{256, 512, 1024, 2048, 4096}, o.MTU) {
-		return fmt.Errorf("mtu %d: want 256, 512, 1024, 2048 or 4096", o.MTU)
-	}
-	if f.NIC.Timeout > 31 {
-		return fmt.Errorf("timeout %d: want 1 to 31", f.NIC.Timeout)
-	}
 	o.Timeout = uint8(f.NIC.Timeout)
 	p := congestion.Defaults()
 	o.Congestion = &p
-	if f.NIC.Congestion != "" {
-		if err := p.SetText("algorithm", f.NIC.Congestion); err != nil {
-			return err
-		}
-	}
-	for name, value := range f.NIC.Parameters {
-		if err := p.SetText(name, value); err != nil {
+	p.Algorithm = congestion.Algorithm(f.NIC.Congestion)
+	for _, v := range f.NIC.Parameters {
+		if err := p.SetText(v[0], v[1]); err != nil {
 			return err
 		}
 	}
@@ -279,7 +293,7 @@ func (f *topologyFile) graph(t *network.Topology) error {
 		for i, name := range []nameValue{l.From, l.To} {
 			at, ok := nodes[string(name)]
 			if !ok {
-				return fmt.Errorf("links: no switch or NIC %q%s", name, suggest.Word(string(name), names))
+				return atLine(l.line, fmt.Errorf("links: no switch or NIC %q%s", name, suggest.Word(string(name), names)))
 			}
 			ends[i] = at
 		}

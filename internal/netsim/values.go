@@ -3,6 +3,7 @@ package netsim
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +12,8 @@ import (
 
 	"softroce/internal/nicspec"
 	"softroce/internal/yamlfile"
+	"softroce/packet"
+	"softroce/transport/congestion"
 )
 
 // Values of topology and workload files, whose errors have a line.
@@ -21,6 +24,13 @@ type (
 	countValue int     // at least 1
 	shareValue float64 // 0 to 1
 	nameValue  string
+
+	mtuValue       int
+	timeoutValue   int
+	priorityValue  int
+	algorithmValue congestion.Algorithm
+	weightsValue   [packet.Priorities]int // 0: none
+	parameters     [][2]string            // names and values
 )
 
 func (v *rateValue) UnmarshalYAML(n ast.Node) error {
@@ -36,13 +46,15 @@ func (v *bytesValue) UnmarshalYAML(n ast.Node) error {
 }
 
 func (v *countValue) UnmarshalYAML(n ast.Node) error {
-	return yamlfile.Scalar(n, (*int)(v), func(s string) (int, error) {
-		c, err := strconv.Atoi(s)
-		if err != nil || c < 1 || c > maxCount {
-			return 0, fmt.Errorf("%q: want a number from 1 to %d", s, maxCount)
-		}
-		return c, nil
-	})
+	return yamlfile.Scalar(n, (*int)(v), parseCount)
+}
+
+func parseCount(s string) (int, error) {
+	c, err := strconv.Atoi(s)
+	if err != nil || c < 1 || c > maxCount {
+		return 0, fmt.Errorf("%q: want a number from 1 to %d", s, maxCount)
+	}
+	return c, nil
 }
 
 func (v *shareValue) UnmarshalYAML(n ast.Node) error {
@@ -57,6 +69,60 @@ func (v *shareValue) UnmarshalYAML(n ast.Node) error {
 
 func (v *nameValue) UnmarshalYAML(n ast.Node) error {
 	return yamlfile.Scalar(n, (*string)(v), parseName)
+}
+
+func (v *mtuValue) UnmarshalYAML(n ast.Node) error {
+	return yamlfile.Scalar(n, (*int)(v), func(s string) (int, error) {
+		mtu, err := strconv.Atoi(s)
+		if err != nil || !slices.Contains([]int{256, 512, 1024, 2048, 4096}, mtu) {
+			return 0, fmt.Errorf("mtu %q: want 256, 512, 1024, 2048 or 4096", s)
+		}
+		return mtu, nil
+	})
+}
+
+func (v *timeoutValue) UnmarshalYAML(n ast.Node) error {
+	return yamlfile.Scalar(n, (*int)(v), func(s string) (int, error) {
+		t, err := strconv.Atoi(s)
+		if err != nil || t < 1 || t > 31 {
+			return 0, fmt.Errorf("timeout %q: want 1 to 31", s)
+		}
+		return t, nil
+	})
+}
+
+func (v *priorityValue) UnmarshalYAML(n ast.Node) error {
+	return yamlfile.Scalar(n, (*int)(v), parsePriority)
+}
+
+func parsePriority(s string) (int, error) {
+	i, err := strconv.Atoi(s)
+	if err != nil || i < 0 || i >= packet.Priorities {
+		return 0, fmt.Errorf("priority %q: want 0 to %d", s, packet.Priorities-1)
+	}
+	return i, nil
+}
+
+func (v *algorithmValue) UnmarshalYAML(n ast.Node) error {
+	return yamlfile.Scalar(n, (*congestion.Algorithm)(v), congestion.ParseAlgorithm)
+}
+
+func (v *weightsValue) UnmarshalYAML(n ast.Node) error {
+	return yamlfile.Entries(n, func(key, value string) error {
+		i, err := parsePriority(key)
+		if err == nil {
+			v[i], err = parseCount(value)
+		}
+		return err
+	})
+}
+
+func (v *parameters) UnmarshalYAML(n ast.Node) error {
+	p := congestion.Defaults()
+	return yamlfile.Entries(n, func(name, value string) error {
+		*v = append(*v, [2]string{name, value})
+		return p.SetText(name, value)
+	})
 }
 
 // parseName accepts what is unambiguous in the name of a port, and in CSV.

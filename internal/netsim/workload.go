@@ -1,15 +1,17 @@
 package netsim
 
 import (
-	"bufio"
+	"encoding/csv"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/goccy/go-yaml/ast"
 
 	"softroce/internal/suggest"
 	"softroce/internal/yamlfile"
@@ -24,7 +26,7 @@ type Workload struct {
 	Flows          []Flow // of a CSV file
 	Failures       []Failure
 
-	path string
+	path, flowsPath string
 }
 
 // A Traffic is a pattern of flows.
@@ -39,6 +41,8 @@ type Traffic struct {
 	Load     float64  // poisson: of the rate of the NICs
 	Count    int      // poisson: flows
 	Sizes    []Point  // poisson
+
+	line int // in the workload file
 }
 
 // A Point of a distribution says which share of flows is at most so large.
@@ -54,6 +58,8 @@ type Flow struct {
 	To       string `json:"to"`
 	Size     int64  `json:"bytes"` // 0: until the end
 	Priority uint8  `json:"priority"`
+
+	line int // in the CSV file; 0: the flow is that of a pattern
 }
 
 type workloadFile struct {
@@ -69,7 +75,7 @@ type trafficFile struct {
 	Pattern  string             `yaml:"pattern"`
 	Size     bytesValue         `yaml:"size"`
 	Start    timeValue          `yaml:"start"`
-	Priority int                `yaml:"priority"`
+	Priority priorityValue      `yaml:"priority"`
 	Senders  countValue         `yaml:"senders"`
 	From     string             `yaml:"from"`
 	To       string             `yaml:"to"`
@@ -78,6 +84,24 @@ type trafficFile struct {
 	Count    countValue         `yaml:"count"`
 	Sizes    string             `yaml:"sizes"`
 	CDF      map[string]float64 `yaml:"cdf"`
+
+	checked Traffic
+}
+
+// UnmarshalYAML checks the pattern, so that what is wrong with it has its line.
+func (f *trafficFile) UnmarshalYAML(n ast.Node) error {
+	type plain trafficFile // without this method
+	line, err := yamlfile.Map(n, (*plain)(f))
+	if err != nil {
+		return err
+	}
+	t, err := f.traffic()
+	if err != nil {
+		return atLine(line, err)
+	}
+	f.checked = *t
+	f.checked.line = line
+	return nil
 }
 
 // Patterns of traffic.
@@ -110,7 +134,7 @@ func LoadWorkload(path string) (*Workload, error) {
 	}
 	w, err := f.workload(path)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, yamlfile.Locate(path, err)
 	}
 	if f.Flows != "" {
 		name := f.Flows
@@ -120,6 +144,7 @@ func LoadWorkload(path string) (*Workload, error) {
 		if w.Flows, err = loadFlows(name); err != nil {
 			return nil, err
 		}
+		w.flowsPath = name
 	}
 	if len(w.Traffic)+len(w.Flows) == 0 {
 		return nil, fmt.Errorf("%s: want traffic or flows", path)
@@ -133,14 +158,11 @@ func (f *workloadFile) workload(path string) (*Workload, error) {
 		return nil, errors.New("warmup: must be less than time")
 	}
 	for i := range f.Traffic {
-		t, err := f.Traffic[i].traffic()
-		if err != nil {
-			return nil, fmt.Errorf("traffic %d: %w", i+1, err)
-		}
+		t := f.Traffic[i].checked
 		if w.Time == 0 && t.Size == 0 && t.Pattern != poisson {
-			return nil, fmt.Errorf("traffic %d: without a size it does not end: set size, or the time of the run", i+1)
+			return nil, atLine(t.line, errors.New("without a size it does not end: set size, or the time of the run"))
 		}
-		w.Traffic = append(w.Traffic, *t)
+		w.Traffic = append(w.Traffic, t)
 	}
 	for i := range f.Failures {
 		w.Failures = append(w.Failures, f.Failures[i].failure())
@@ -149,14 +171,13 @@ func (f *workloadFile) workload(path string) (*Workload, error) {
 }
 
 func (f *trafficFile) traffic() (*Traffic, error) {
-	t := &Traffic{Pattern: f.Pattern, Size: int64(f.Size), Start: int64(f.Start), Senders: int(f.Senders), From: f.From, To: f.To,
+	t := &Traffic{Pattern: f.Pattern, Priority: uint8(f.Priority), Size: int64(f.Size), Start: int64(f.Start), Senders: int(f.Senders), From: f.From, To: f.To,
 		NICs: f.NICs, Load: float64(f.Load), Count: int(f.Count)}
-	if err := checkPriority(f.Priority); err != nil {
-		return nil, err
-	}
-	t.Priority = uint8(f.Priority)
 	if !slices.Contains(patterns, f.Pattern) {
 		return nil, fmt.Errorf("pattern %q%s", f.Pattern, suggest.Word(f.Pattern, slices.Clone(patterns)))
+	}
+	if err := f.checkKeys(); err != nil {
+		return nil, err
 	}
 	switch f.Pattern {
 	case ringAllReduce, treeAllReduce:
@@ -170,6 +191,33 @@ func (f *trafficFile) traffic() (*Traffic, error) {
 		return t, f.setSizes(t)
 	}
 	return t, nil
+}
+
+// checkKeys refuses keys that have no meaning for the pattern.
+func (f *trafficFile) checkKeys() error {
+	for _, k := range []struct {
+		name     string
+		set      bool
+		patterns []string // nil: all but that of a single flow
+	}{
+		{"senders", f.Senders != 0, []string{incast}},
+		{"from", f.From != "", []string{singleFlow}},
+		{"to", f.To != "", []string{incast, singleFlow}},
+		{"nics", f.NICs != nil, nil},
+		{"load", f.Load != 0, []string{poisson}},
+		{"count", f.Count != 0, []string{poisson}},
+		{"sizes", f.Sizes != "", []string{poisson}},
+		{"cdf", f.CDF != nil, []string{poisson}},
+	} {
+		has := slices.Contains(k.patterns, f.Pattern) || k.patterns == nil && f.Pattern != singleFlow
+		if k.set && !has {
+			return fmt.Errorf("the pattern %s has no %s", f.Pattern, k.name)
+		}
+	}
+	if f.Pattern == singleFlow && (f.From == "" || f.To == "") {
+		return errors.New("flow: want from and to")
+	}
+	return nil
 }
 
 // setSizes sets the distribution of sizes: a named one, the points of cdf, or one size.
@@ -216,39 +264,46 @@ func loadFlows(path string) (list []Flow, err error) {
 		return nil, err
 	}
 	defer r.Close()
-	lines := bufio.NewScanner(r)
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
-		if n == 1 {
-			if line != flowsHeader && line != flowsHeader+",priority" {
-				return nil, fmt.Errorf("%s:1: want the header %s[,priority]", path, flowsHeader)
-			}
-			continue
+	lines := csv.NewReader(r)
+	lines.FieldsPerRecord, lines.TrimLeadingSpace, lines.ReuseRecord = -1, true, true
+	for first := true; ; first = false {
+		l, err := lines.Read()
+		if err == io.EOF && first {
+			err = fmt.Errorf("want the header %s[,priority]", flowsHeader)
+		} else if err == io.EOF {
+			return list, nil
 		}
-		if line == "" {
+		var syntax *csv.ParseError
+		if errors.As(err, &syntax) {
+			return nil, fmt.Errorf("%s:%d: %w", path, syntax.Line, syntax.Err)
+		} else if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		n, _ := lines.FieldPos(0)
+		for i := range l {
+			l[i] = strings.TrimSpace(l[i])
+		}
+		if first {
+			if header := strings.Join(l, ","); header != flowsHeader && header != flowsHeader+",priority" {
+				return nil, fmt.Errorf("%s:%d: want the header %s[,priority]", path, n, flowsHeader)
+			}
 			continue
 		}
 		if len(list) == maxCount {
 			return nil, fmt.Errorf("%s:%d: more than %d flows", path, n, maxCount)
 		}
-		f, err := parseFlow(strings.Split(line, ","))
+		f, err := parseFlow(l)
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", path, n, err)
 		}
+		f.line = n
 		list = append(list, f)
 	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return list, nil
 }
 
 func parseFlow(l []string) (f Flow, err error) {
 	if len(l) != 4 && len(l) != 5 {
 		return f, fmt.Errorf("%d fields, want start,from,to,size[,priority]", len(l))
-	}
-	for i := range l {
-		l[i] = strings.TrimSpace(l[i])
 	}
 	if f.Start, err = parseTime(l[0]); err != nil {
 		return f, err
@@ -261,11 +316,8 @@ func parseFlow(l []string) (f Flow, err error) {
 		return f, errors.New("size 0: want at least a byte")
 	}
 	if len(l) == 5 {
-		p, err := strconv.Atoi(l[4])
+		p, err := parsePriority(l[4])
 		if err != nil {
-			return f, fmt.Errorf("priority %q: want a number", l[4])
-		}
-		if err := checkPriority(p); err != nil {
 			return f, err
 		}
 		f.Priority = uint8(p)

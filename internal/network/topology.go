@@ -50,14 +50,14 @@ func (t *Topology) Check() error {
 	}
 	links := make([]int, len(t.Nodes))
 	pairs := map[[2]int]bool{}
-	for _, l := range t.Links {
+	for i, l := range t.Links {
 		a, b := t.Nodes[l.A], t.Nodes[l.B]
 		if l.A == l.B || !a.Switch && !b.Switch {
-			return fmt.Errorf("link from %s to %s: one end must be a switch, and the other another node", a.Name, b.Name)
+			return &LinkError{i, fmt.Errorf("link from %s to %s: one end must be a switch, and the other another node", a.Name, b.Name)}
 		}
 		pair := [2]int{min(l.A, l.B), max(l.A, l.B)}
 		if pairs[pair] {
-			return fmt.Errorf("link from %s to %s: there is another one", a.Name, b.Name)
+			return &LinkError{i, fmt.Errorf("link from %s to %s: there is another one", a.Name, b.Name)}
 		}
 		pairs[pair] = true
 		links[l.A]++
@@ -75,11 +75,38 @@ func (c *SwitchConfig) check() error {
 	if c.Buffer < MaxSize || c.Queue < MaxSize {
 		return fmt.Errorf("buffer and queue must have room for a frame of %d bytes", MaxSize)
 	}
-	if e := c.ECN; e != nil && (e.Kmin < 0 || e.Kmax < e.Kmin || !(e.Pmax >= 0 && e.Pmax <= 1)) {
-		return fmt.Errorf("ecn: want 0 <= kmin <= kmax and 0 <= pmax <= 1")
+	if c.ECN != nil {
+		if err := c.ECN.Check(); err != nil {
+			return err
+		}
 	}
-	if p := c.PFC; p != nil && (p.XOn < 0 || p.XOff < p.XOn || p.Headroom < MaxSize) {
-		return fmt.Errorf("pfc: want 0 <= xon <= xoff, and headroom for a frame of %d bytes", MaxSize)
+	if c.PFC != nil {
+		return c.PFC.Check()
 	}
 	return nil
 }
+
+// Check returns what is wrong with the thresholds.
+func (e *ECN) Check() error {
+	if e.Kmin < 0 || e.Kmax < e.Kmin || !(e.Pmax >= 0 && e.Pmax <= 1) {
+		return fmt.Errorf("ecn: kmin %d, kmax %d and pmax %v: want 0 <= kmin <= kmax and 0 <= pmax <= 1", e.Kmin, e.Kmax, e.Pmax)
+	}
+	return nil
+}
+
+// Check returns what is wrong with the thresholds.
+func (p *PFC) Check() error {
+	if p.XOn < 0 || p.XOff < p.XOn || p.Headroom < MaxSize {
+		return fmt.Errorf("pfc: xon %d, xoff %d and headroom %d: want 0 <= xon <= xoff, and headroom for a frame of %d bytes", p.XOn, p.XOff, p.Headroom, MaxSize)
+	}
+	return nil
+}
+
+// A LinkError is what is wrong with a link of a topology.
+type LinkError struct {
+	Link int // its index
+	Err  error
+}
+
+func (e *LinkError) Error() string { return e.Err.Error() }
+func (e *LinkError) Unwrap() error { return e.Err }

@@ -38,6 +38,36 @@ func Scalar[T any](n ast.Node, into *T, parse func(string) (T, error)) error {
 	return nil
 }
 
+// Map decodes a map into a pointer to a struct, for UnmarshalYAML, and returns its line. The struct
+// must not have that method.
+func Map(n ast.Node, into any) (line int, err error) {
+	line = n.GetToken().Position.Line
+	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
+		line = m.Values[0].Key.GetToken().Position.Line
+	}
+	return line, yaml.NodeToValue(n, into, yaml.Strict())
+}
+
+// Entries calls each for the keys and values of a map, for UnmarshalYAML. An error has the line of
+// the key.
+func Entries(n ast.Node, each func(key, value string) error) error {
+	m, ok := n.(*ast.MappingNode)
+	if !ok {
+		return &LineError{n.GetToken().Position.Line, errors.New("want keys with values, such as KEY: VALUE")}
+	}
+	for _, v := range m.Values {
+		at := v.Key.GetToken()
+		err := errors.New("want a single value, not a list or a map")
+		if _, ok := v.Value.(ast.ScalarNode); ok {
+			err = each(at.Value, v.Value.GetToken().Value)
+		}
+		if err != nil {
+			return &LineError{at.Position.Line, err}
+		}
+	}
+	return nil
+}
+
 // Load decodes the file at path, which may have max bytes, into v, a pointer to a struct. An error
 // names the file and the line and, for an unknown key, the known one that is most like it.
 func Load(path string, max int64, v any) error {

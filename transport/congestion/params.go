@@ -3,8 +3,10 @@ package congestion
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
-	"strings"
+
+	"softroce/internal/suggest"
 )
 
 // An Algorithm says how queue pairs react to congestion.
@@ -182,7 +184,7 @@ func (p *Params) Set(name string, value uint32) error {
 		*f.of(p) = value
 		return nil
 	}
-	return fmt.Errorf("%q is not a parameter of congestion control: want one of %s", name, strings.Join(Names(), ", "))
+	return fmt.Errorf("%q is not a parameter of congestion control%s", name, suggest.Word(name, Names()))
 }
 
 // SetText is Set with the text of the value. It also sets "algorithm", to the name of one.
@@ -208,5 +210,5 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 			return Algorithm(i), nil
 		}
 	}
-	return 0, fmt.Errorf("congestion control %q: want one of %s", name, strings.Join(algorithms[:], ", "))
+	return 0, fmt.Errorf("congestion control %q%s", name, suggest.Word(name, slices.Clone(algorithms[:])))
 }
