@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"softroce/internal/ib"
+	"softroce/packet"
 )
 
 // QPAttr is the attributes with which a queue pair enters a state; Mask names those that are set.
@@ -218,9 +219,22 @@ func (id *ID) Join(a netip.Addr, cookie uint64) error {
 	if qkey == 0 {
 		qkey = UDPQKey
 	}
+	gid, index := own.group(a)
 	id.post(&Event{Type: EventMulticastJoin, Cookie: cookie, UD: &UDParam{QPN: 0xffffff, QKey: qkey,
-		AH: AddressVector{DGID: a.As16(), SGIDIndex: uint8(own.GIDIndex), HopLimit: 1, TClass: id.tos}}})
+		AH: AddressVector{DGID: gid, SGIDIndex: uint8(index), HopLimit: 1, TClass: id.tos}}})
 	return nil
+}
+
+// group returns the GID of a multicast group and the index of the member's own GID. As in Linux,
+// RoCE v1 has IPv4 groups below ff0e::ffff:0:0.
+func (own *Address) group(a netip.Addr) (gid [16]byte, index int) {
+	if gid = a.As16(); own.Network != packet.RoCEv1 {
+		return gid, own.GIDIndex
+	}
+	if a.Is4() {
+		gid[0], gid[1] = 0xff, 0x0e
+	}
+	return gid, own.RoCEv1Index
 }
 
 // memberAddress returns the source address of datagrams to a group.
