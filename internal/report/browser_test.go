@@ -6,16 +6,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
 	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
@@ -335,6 +338,123 @@ func TestKeysZoomAndSelect(t *testing.T) {
 	}
 }
 
+// TestManyPacketsAreDrawnAsFewAre compares what the diagrams show of levels of detail with what is
+// known of the packets: payload at an even rate, and 32 credits in each acknowledgement.
+func TestManyPacketsAreDrawnAsFewAre(t *testing.T) {
+	b := browsertest.Start(t, "")
+	file := filepath.Join(t.TempDir(), "big.pcapng")
+	writeLossy(t, file, 100000)
+	r, err := Read(opener(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	open(t, b, r)
+	var got struct {
+		Blocks            bool
+		Bytes, Slow, Fast float64
+		Some, All, Wrong  int
+		Far               string
+		Limit, Drawn      float64
+		Arrow, Field      string
+	}
+	run(t, b, `
+		const R = softroceReport, v = R.view, c = v.conn, out = {}, messages = c.meta.streams[0].requests;
+		await idle();
+		out.Blocks = v.shown.blocks !== null;
+		const [at, rate] = v.rates, step = at[1] - at[0];
+		out.Bytes = rate.reduce((a, r) => a + r * step / 8, 0);
+		const inner = rate.slice(5, -5);
+		out.Slow = Math.min(...inner); out.Fast = Math.max(...inner);
+		const acks = new Map();
+		await c.load();
+		for (const p of c.chunks.values()) for (let i = 0; i < p.n; i++) if (p.cls[i] === 3) acks.set(p.at[i], p.seq[i]);
+		const wrong = edges => edges.filter(([at, seq]) => seq !== acks.get(at) + 1 + 32 && seq !== -1).length;
+		out.Some = v.edges.length; out.Wrong = wrong(v.edges);
+		const times = [...acks.keys()], mid = times[Math.floor(times.length * 3 / 4)];
+		const limit = () => v.edges.filter(([at]) => at <= mid).at(-1)[1];
+		R.zoom(mid - 20000, mid + 20000);
+		await idle();
+		out.All = v.edges.length; out.Wrong += wrong(v.edges);
+		out.Limit = limit() - acks.get(mid);
+		out.Drawn = v.psns[1] - acks.get(mid);
+		R.zoom(mid - 100, mid + 100);
+		await idle();
+		out.Far = document.querySelector("#legend").lastChild.textContent;
+		const row = document.querySelector(".rung");
+		out.Arrow = row.querySelector(".arrow").textContent;
+		row.click();
+		await idle();
+		out.Field = [...document.querySelectorAll("#packet .field")].map(f => f.textContent).find(f => f.startsWith("aeth.syndrome"));
+		return out;`, &got)
+	b.Check(t)
+	total := 0.0
+	for _, s := range r.Connections[0].Streams {
+		total += float64(s.Bytes)
+	}
+	if again := float64(64 * r.Connections[0].Streams[0].SentAgain); !got.Blocks || math.Abs(got.Bytes-total-again) > 1e-6*total || got.Fast > 1.1*got.Slow {
+		t.Errorf("throughput: %+v, want %v bytes at an even rate", got, total+again)
+	}
+	if got.Some > 2*overviewSize || got.Some < overviewSize/2 || got.All < chunkEdges || got.Wrong != 0 || got.Limit != 33 || got.Drawn < 33 || !strings.Contains(got.Far, "above") {
+		t.Errorf("credits: %+v", got)
+	}
+	if !strings.Contains(got.Arrow, "ACK(credits 32)  msn ") || got.Field != "aeth.syndrome 0x0a(ACK(credits 32))" {
+		t.Errorf("packet: %+v", got)
+	}
+}
+
+// TestPrint prints the page of many packets, on a few sheets.
+func TestPrint(t *testing.T) {
+	b := browsertest.Start(t, "")
+	file := filepath.Join(t.TempDir(), "big.pcapng")
+	writeLossy(t, file, 20000)
+	r, err := Read(opener(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	open(t, b, r)
+	run(t, b, `await idle(); document.getElementById("ladder").scrollTop = 30000; await new Promise(r => setTimeout(r, 100)); await idle(); return 0;`, new(int))
+	var pdf []byte
+	if err := chromedp.Run(b, chromedp.ActionFunc(func(ctx context.Context) (err error) {
+		pdf, _, err = cdppage.PrintToPDF().Do(ctx)
+		return err
+	})); err != nil {
+		t.Fatal(err)
+	}
+	if sheets := regexp.MustCompile(`/Type /Page\b[^s]`).FindAll(pdf, -1); len(sheets) < 2 || len(sheets) > 10 {
+		t.Errorf("%d sheets", len(sheets))
+	}
+	// The same layout, where scripts see it: A4 without margins of 1 cm.
+	run(t, b, `dispatchEvent(new Event("beforeprint")); return 0;`, new(int))
+	if err := chromedp.Run(b, chromedp.EmulateViewport(718, 1000), emulation.SetEmulatedMedia().WithMedia("print")); err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Table, Page, Rows, Height, After, Top int
+		First, Shown, Limit                   string
+	}
+	run(t, b, `
+		await idle();
+		const $ = s => document.querySelector(s), out = { Table: $("#connections").scrollWidth, Page: innerWidth };
+		out.Rows = document.querySelectorAll(".rung").length;
+		out.First = $(".rung .no").textContent;
+		out.Height = $("#ladder").offsetHeight;
+		out.Shown = $("#shown").innerText;
+		out.Limit = $("#legend").innerText;
+		return out;`, &got)
+	if err := chromedp.Run(b, emulation.SetEmulatedMedia().WithMedia("")); err != nil {
+		t.Fatal(err)
+	}
+	run(t, b, `
+		dispatchEvent(new Event("afterprint"));
+		await idle();
+		return { After: document.querySelector("#rows").offsetHeight, Top: document.querySelector("#ladder").scrollTop };`, &got)
+	b.Check(t)
+	if got.Table > got.Page || got.Rows != 200 || got.First != "999" || got.Height > 200*30+10 || got.After != 20038*30 || got.Top != 30000 ||
+		!strings.Contains(got.Shown, "Printed are 200, from number 999 on.") || !strings.Contains(got.Limit, "limit of the credits") {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestDiagramIsDrawnWhileThePageLoads serves a page without its last part, the text of the packets.
 func TestDiagramIsDrawnWhileThePageLoads(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "big.pcapng")
@@ -348,7 +468,7 @@ func TestDiagramIsDrawnWhileThePageLoads(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := r.collect()
-	first, _, ok := strings.Cut(page.String(), fmt.Sprintf(`<script type="text/plain" id="b%d">`, len(before.levels)+len(before.points)))
+	first, _, ok := strings.Cut(page.String(), fmt.Sprintf(`<script type="text/plain" id="b%d">`, len(before.levels)+len(before.points)+len(before.edges)))
 	if !ok {
 		t.Fatal("the page has no text")
 	}

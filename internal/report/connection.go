@@ -246,7 +246,7 @@ func (a *analysis) comment(r capture.Record) {
 
 func (c *Connection) finish() {
 	for _, s := range c.Streams {
-		s.finish()
+		s.finish(c.points.compressor)
 	}
 	c.points.finish()
 	if c.points.n <= detail {

@@ -47,7 +47,7 @@ func (r *Report) WriteHTML(to io.Writer) error {
 	for _, script := range scripts {
 		fmt.Fprintf(w, "<script>%s</script>\n", script)
 	}
-	for i, x := range slices.Concat(b.levels, b.points, b.texts) {
+	for i, x := range slices.Concat(b.levels, b.points, b.edges, b.texts) {
 		fmt.Fprintf(w, "<script type=\"text/plain\" id=\"b%d\">%s</script>\n", i, x.text())
 	}
 	if err := pages.ExecuteTemplate(w, "bottom", nil); err != nil {
@@ -221,7 +221,7 @@ func shortDuration(d time.Duration) string {
 
 // blobs are compressed data, each an element of the page with a number as its id. They are written
 // in the order in which the page needs them: it draws the coarsest levels while it is loading.
-type blobs struct{ levels, points, texts []*blob }
+type blobs struct{ levels, points, edges, texts []*blob }
 
 // collect numbers the blobs of the connections.
 func (r *Report) collect() (b blobs) {
@@ -229,6 +229,11 @@ func (r *Report) collect() (b blobs) {
 		b.levels = append(b.levels, c.levels.blobs...)
 		for _, p := range c.points.chunks {
 			b.points = append(b.points, p.blob)
+		}
+		for _, s := range c.Streams {
+			for _, e := range s.edges.chunks {
+				b.edges = append(b.edges, e.blob)
+			}
 		}
 		b.texts = append(b.texts, c.points.texts...)
 	}
@@ -264,7 +269,8 @@ type (
 	metaStream struct {
 		PSN      uint32     `json:"psn"`
 		Requests int        `json:"requests"`
-		Edges    [][2]int64 `json:"edges"` // time and PSN, -1 if the limit has no PSN in the capture
+		Edges    [][2]int64 `json:"edges"`       // time and PSN, -1 if the limit has no PSN in the capture; of many, some
+		Chunks   [][4]int64 `json:"edge_chunks"` // of all, as those of a connection
 	}
 	metaLevel struct {
 		ID int `json:"id"`
@@ -279,7 +285,8 @@ type (
 // meta returns what the script needs to find the compressed data.
 func (r *Report) meta(b *blobs) *metaPage {
 	level, point := 0, len(b.levels) // the next blobs
-	text := point + len(b.points)
+	edge := point + len(b.points)
+	text := edge + len(b.edges)
 	m := &metaPage{
 		Duration: int64(r.Duration), Detail: detail, ChunkPoints: chunkPoints, ChunkTexts: chunkTexts, BlockFactor: blockFactor,
 		Opcodes: map[string]string{}, Connections: []metaConnection{}, Violations: r.Check.Violations, Comments: []metaMark{}, Spots: [][3]int{},
@@ -293,13 +300,10 @@ func (r *Report) meta(b *blobs) *metaPage {
 			First: int64(c.First.Sub(r.Start)), Last: int64(c.Last.Sub(r.Start)), Chunks: [][4]int64{}, Texts: []int{}, Levels: []metaLevel{},
 		}
 		for j, s := range c.Streams {
-			k.Streams[j] = metaStream{PSN: s.PSN, Requests: s.Requests, Edges: [][2]int64{}}
-			for _, e := range s.Edges {
-				seq := e.seq
-				if e.unknown {
-					seq = -1
-				}
-				k.Streams[j].Edges = append(k.Streams[j].Edges, [2]int64{int64(e.at), seq})
+			k.Streams[j] = metaStream{PSN: s.PSN, Requests: s.Requests, Edges: append([][2]int64{}, s.edges.overview...), Chunks: [][4]int64{}}
+			for _, e := range s.edges.chunks {
+				k.Streams[j].Chunks = append(k.Streams[j].Chunks, e.meta(edge))
+				edge++
 			}
 		}
 		for _, l := range c.levels.blocks {
@@ -307,7 +311,7 @@ func (r *Report) meta(b *blobs) *metaPage {
 			level++
 		}
 		for _, p := range c.points.chunks {
-			k.Chunks = append(k.Chunks, [4]int64{int64(point), int64(p.n), int64(p.first), int64(p.last)})
+			k.Chunks = append(k.Chunks, p.meta(point))
 			point++
 		}
 		for range c.points.texts {

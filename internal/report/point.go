@@ -57,11 +57,16 @@ const (
 	chunkTexts  = 1 << 8
 )
 
-// A chunk is points in a compressed form, with the range of their times.
+// A chunk is points, or steps of the credits, in a compressed form, with the range of their times.
 type chunk struct {
 	blob        *blob
 	n           int
 	first, last time.Duration // the lowest and the highest time
+}
+
+// meta returns what the script needs to find a chunk whose blob has this number.
+func (c *chunk) meta(id int) [4]int64 {
+	return [4]int64{int64(id), int64(c.n), int64(c.first), int64(c.last)}
 }
 
 // points is the packets of a connection: chunks of points, and chunks of lines of text.

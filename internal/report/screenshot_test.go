@@ -40,7 +40,14 @@ func TestScreenshot(t *testing.T) {
 		t.Error("the diagram is empty")
 	}
 	var picture []byte
-	if err := chromedp.Run(b, chromedp.EmulateViewport(1000, 800), chromedp.CaptureScreenshot(&picture)); err != nil {
+	if err := chromedp.Run(b, chromedp.EmulateViewport(1000, 1500)); err != nil {
+		t.Fatal(err)
+	}
+	run(t, b, `
+		document.querySelector("#next").click();
+		while (softroceReport.view.selected < 0 || !document.querySelector(".rung[aria-selected=true] .remark")) await idle();
+		return true;`, &painted)
+	if err := chromedp.Run(b, chromedp.CaptureScreenshot(&picture)); err != nil {
 		t.Fatal(err)
 	}
 	b.Check(t)
@@ -48,7 +55,7 @@ func TestScreenshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if size := seen.Bounds().Size(); size.X != 1000 || size.Y != 800 || len(picture) > 200<<10 {
+	if size := seen.Bounds().Size(); size.X != 1000 || size.Y != 1500 || len(picture) > 200<<10 {
 		t.Errorf("a picture of %v, %d bytes", size, len(picture))
 	}
 	if *screenshot != "" {

@@ -13,7 +13,6 @@ import (
 // Bounds on what is kept of a stream.
 const (
 	maxWaiting   = 1 << 16 // requests that are not acknowledged
-	maxEdges     = 1 << 14 // steps of the credit limit; the older ones are thinned out
 	maxLatencies = 1 << 22 // of all streams
 )
 
@@ -32,7 +31,8 @@ type Stream struct {
 	Copies    int // packets that the network has duplicated or delayed
 
 	Latencies []time.Duration // from the first packet of a message to the reply that acknowledges it, in order of duration
-	Edges     []edge          // the last PSN that the responder's credits permit
+
+	edges edges
 
 	begun       bool
 	first, next int64 // unwrapped PSNs: of the first request, and that after the highest one
@@ -49,14 +49,6 @@ type request struct {
 	bytes int64
 	own   bool      // it is not completed by an acknowledgement
 	began time.Time // of its message, if it ends one
-}
-
-// An edge is a limit that an acknowledgement sets.
-type edge struct {
-	at      time.Duration
-	limit   int   // how many messages of the stream the responder has credits for
-	seq     int64 // the PSN after the last one of them, relative to the first of the stream
-	unknown bool  // the capture does not have that many messages
 }
 
 func newStream() *Stream { return &Stream{Messages: map[packet.Kind]int{}} }
@@ -198,7 +190,7 @@ func (s *Stream) reply(a *analysis, p observation, pt *point) {
 		s.next = max(s.next, pt.seq+1)
 	}
 	s.acknowledge(a, p, pt.seq, pt.class)
-	if in.Headers&packet.HasAETH != 0 {
+	if in.Headers&packet.HasAETH != 0 && a.points < maxPackets {
 		s.credit(pt, syn)
 	}
 }
@@ -231,33 +223,22 @@ func (s *Stream) acknowledge(a *analysis, p observation, seq int64, class class)
 func (s *Stream) credit(pt *point, syn packet.Syndrome) {
 	if code := uint8(syn & packet.SyndromeValue); syn.IsACK() && code != packet.CreditsUnlimited {
 		completed := sort.Search(len(s.ends), func(i int) bool { return s.ends[i] > pt.seq+1 })
-		e := edge{at: pt.at, limit: completed + packet.Credits(code)}
-		if n := len(s.Edges); n > 0 && s.Edges[n-1].limit == e.limit {
-			return
-		}
-		if s.Edges = append(s.Edges, e); len(s.Edges) > maxEdges {
-			for i := range len(s.Edges) / 2 {
-				s.Edges[i] = s.Edges[2*i]
-			}
-			s.Edges = s.Edges[:len(s.Edges)/2]
-		}
+		s.edges.add(edge{at: pt.at, limit: completed + packet.Credits(code)})
 	}
 }
 
 // finish sorts the latencies, and finds the PSNs of the limits.
-func (s *Stream) finish() {
+func (s *Stream) finish(to *compressor) {
 	slices.Sort(s.Latencies)
-	for i := range s.Edges {
-		e := &s.Edges[i]
+	s.edges.finish(to, func(limit int) int64 {
 		switch {
-		case e.limit == 0:
-			e.seq = 0
-		case e.limit <= len(s.ends):
-			e.seq = s.ends[e.limit-1] - s.first
-		default:
-			e.unknown = true
+		case limit == 0:
+			return 0
+		case limit <= len(s.ends):
+			return s.ends[limit-1] - s.first
 		}
-	}
+		return unknownEdge
+	})
 	s.ends, s.waiting = nil, nil
 }
 

@@ -102,6 +102,14 @@ function decodeBlocks(bytes, n) {
   return blocks;
 }
 
+// decodeEdges returns steps as pairs of a time and a PSN, -1 if no PSN of the capture is the limit.
+function decodeEdges(bytes, n) {
+  const r = new Reader(bytes), out = [];
+  let at = 0, seq = 0;
+  for (let i = 0; i < n; i++) out.push([at += r.signed(), seq += r.signed()]);
+  return out;
+}
+
 // A connection with what of it has been unpacked.
 class Connection {
   constructor(index) {
@@ -110,6 +118,7 @@ class Connection {
     this.chunks = new Map();
     this.texts = new Map();
     this.levels = new Map();
+    this.edges = new Map();
     this.first = this.meta.first;
     this.last = Math.max(this.meta.last, this.first + 1000);
   }
@@ -124,6 +133,10 @@ class Connection {
   }
   chunk(i) { const [id, n] = this.meta.chunks[i]; return this.once(this.chunks, i, async () => decodePoints(await unpack(id), n)); }
   text(i) { return this.once(this.texts, i, async () => new TextDecoder().decode(await unpack(this.meta.texts[i])).split("\n")); }
+  edgeChunk(stream, i) {
+    const [id, n] = this.meta.streams[stream].edge_chunks[i];
+    return this.once(this.edges, id, async () => decodeEdges(await unpack(id), n));
+  }
   level(i) { const l = this.meta.levels[i]; return this.once(this.levels, i, async () => decodeBlocks(await unpack(l.id), l.n)); }
   async load() {
     for (let i = 0; i < this.meta.chunks.length; i++) {
@@ -149,7 +162,7 @@ class Connection {
 
 // ---- What is shown
 
-const view = { conn: null, stream: 0, t0: 0, t1: 1, hidden: new Set(), opcodes: null, selected: -1, shown: null };
+const view = { conn: null, stream: 0, t0: 0, t1: 1, hidden: new Set(), opcodes: null, selected: -1, shown: null, edges: [], rates: [] };
 const connections = meta.connections.map((_, i) => new Connection(i));
 const violations = new Map(), comments = new Map(), spots = new Map();
 for (const v of meta.violations) push(violations, v.packet, v);
@@ -261,10 +274,10 @@ function drawPSN(u) {
   ctx.lineWidth = 1.6 * ratio;
   const w = Math.ceil(width / ratio) + 1, grid = new Uint16Array(w * (Math.ceil(height / ratio) + 1));
   const dense = it.points.length / 2 > 600;
-  const rare = (dense ? 4 : 5) * ratio, common = (dense ? 2.4 : 5) * ratio;
+  const common = (dense ? 2.4 : 5) * ratio;
   for (const k of drawOrder) {
     if (view.hidden.has(k) || !it.counts[k]) continue;
-    const s = series[k], r = s.rare ? rare : common;
+    const s = series[k], rare = (it.counts[k] > 200 ? 2.4 : dense ? 4 : 5) * ratio, r = s.rare ? rare : common;
     ctx.fillStyle = ctx.strokeStyle = color[k];
     for (let j = 0; j < it.points.length; j += 2) {
       const p = it.points[j], i = it.points[j + 1];
@@ -295,9 +308,27 @@ function drawPSN(u) {
   ctx.restore();
 }
 
-// drawEdges draws the highest PSN that the responder has credits for.
+// steps returns those of the responder's credits: time, and the PSN after the last that they permit.
+// Of many in the window, these are some; of few, all.
+function steps() {
+  const c = view.conn, s = c.meta.streams[view.stream], chunks = s.edge_chunks;
+  let from = 0, to = chunks.length;
+  while (from < to && chunks[from][3] < view.t0) from++;
+  while (to > from && chunks[to - 1][2] > view.t1) to--;
+  from = Math.max(0, from - 1); // the limit at the beginning of the window
+  if (!chunks.length || to - from > 4) return s.edges;
+  const all = [];
+  for (let k = from; k < to; k++) {
+    const part = c.edgeChunk(view.stream, k);
+    if (!part) return s.edges;
+    all.push(...part);
+  }
+  return all;
+}
+
+// drawEdges draws the limit of the responder's credits.
 function drawEdges(ctx, X, Y, ratio, left, width) {
-  const edges = view.conn.meta.streams[view.stream].edges;
+  const edges = view.edges;
   if (!edges.length) return;
   ctx.strokeStyle = css("edge");
   ctx.lineWidth = 1.2 * ratio;
@@ -328,14 +359,15 @@ function drawSelected(ctx, X, Y, ratio, top, height) {
   }
 }
 
-// bins returns the throughput in bits per second, over time, of the streams of both ends.
+// bins returns the throughput in bits per second, over time, of the streams of both ends. A bin has
+// the share of a block's bytes that is the block's time in it.
 function bins(it) {
   const n = it.blocks ? 240 : Math.max(12, Math.min(240, Math.round(it.points.length / 8)));
   const step = (view.t1 - view.t0) / n, sums = [new Float64Array(n), new Float64Array(n)];
   const put = (stream, first, last, bytes) => {
-    const a = Math.max(0, Math.floor((first - view.t0) / step)), b = Math.min(n - 1, Math.floor((last - view.t0) / step));
-    const share = bytes / Math.max(1, Math.floor((last - view.t0) / step) - Math.floor((first - view.t0) / step) + 1);
-    for (let i = a; i <= b; i++) sums[stream][i] += share;
+    const from = (first - view.t0) / step, to = (last - view.t0) / step;
+    const a = Math.max(0, Math.floor(from)), b = Math.min(n - 1, Math.floor(to));
+    for (let i = a; i <= b; i++) sums[stream][i] += to > from ? bytes * (Math.min(to, i + 1) - Math.max(from, i)) / (to - from) : bytes;
   };
   if (it.blocks) for (const b of it.blocks) for (const s of [0, 1]) put(s, b.first, b.last, b.streams[s].bytes);
   else visible((p, i) => put(p.stream[i], p.at[i], p.at[i], p.bytes[i]));
@@ -406,19 +438,34 @@ function schedule() {
 function draw() {
   if (!view.conn) return;
   const it = view.shown = items();
-  const low = Number.isFinite(it.low) ? it.low : 0, high = Number.isFinite(it.high) ? it.high : 1;
+  const low = Number.isFinite(it.low) ? it.low : 0;
+  let high = Number.isFinite(it.high) ? it.high : 1;
+  view.edges = steps();
+  const limit = highestEdge();
+  const far = limit > low + 3 * Math.max(high - low, 1); // it would leave no room for the packets
+  if (!far) high = Math.max(high, limit);
   const margin = Math.max(1, (high - low) * .05);
   view.psns = [low - margin, high + margin];
   plots.psn.setData([[view.t0 / 1e9, view.t1 / 1e9], [0, 1]]);
-  plots.rate.setData(bins(it));
+  view.rates = bins(it);
+  plots.rate.setData(view.rates);
   plots.out.setData(outstanding(it));
-  drawLegend(it);
+  drawLegend(it, far);
   if (document.activeElement !== $("from")) $("from").value = (view.t0 / 1e9).toFixed(9);
   if (document.activeElement !== $("to")) $("to").value = (view.t1 / 1e9).toFixed(9);
   drawLadder();
 }
 
-function drawLegend(it) {
+// highestEdge returns the highest limit in the window.
+function highestEdge() {
+  let high = -Infinity, before = -Infinity; // of the window, at its beginning
+  for (const [at, seq] of view.edges) {
+    if (at < view.t0) before = seq; else if (at <= view.t1) high = Math.max(high, seq);
+  }
+  return Math.max(high, before);
+}
+
+function drawLegend(it, far) {
   const buttons = $("legend").children;
   const edges = view.conn.meta.streams[view.stream].edges.length > 0;
   series.forEach((s, k) => {
@@ -432,6 +479,7 @@ function drawLegend(it) {
     mark(ctx, s.shape, 14, s.shape === "down" ? 20 : s.shape === "up" ? 7 : 14, 7);
   });
   $("legend").lastChild.hidden = !edges;
+  $("legend").lastChild.textContent = "┄ limit of the credits" + (far ? " (above)" : "");
 }
 
 function makeLegend() {
@@ -451,9 +499,7 @@ function makeLegend() {
     $("legend").append(b);
   });
   const edge = document.createElement("span");
-  edge.className = "hint";
-  edge.textContent = "┄ limit of the credits";
-  edge.style.color = "var(--edge)";
+  edge.className = "edge";
   $("legend").append(edge);
 }
 
@@ -537,6 +583,7 @@ async function open(index, packet) {
     return b;
   }));
   const ends = document.querySelectorAll("#ladder-head .ends b");
+  $("rate-ends").textContent = ": ━ requests of " + c.meta.ends[0] + " and their responses, ┅ those of " + c.meta.ends[1];
   ends[0].textContent = c.meta.ends[0];
   ends[1].textContent = c.meta.ends[1];
   $("ladder").scrollTop = 0;
@@ -624,7 +671,7 @@ function hover(u) {
 
 // ---- Ladder
 
-const rung = 30, maxHeight = 8e6;
+const rung = 30, maxHeight = 8e6, printed = 200; // packets on paper
 
 // list returns the indexes of the packets in the window that no filter leaves out, as a range if
 // they are all of it. It returns null while they are unpacked.
@@ -648,10 +695,12 @@ function list() {
   return view.ladder = { n, at: j => first + j, find: x => x >= first && x <= last ? x - first : -1 };
 }
 
+// value is a regular expression for the value of a field, which may have spaces within parentheses.
+const value = String.raw`(?:"(?:[^"\\]|\\.)*"|[^\s("]*\((?:[^()]|\([^()]*\))*\)|\S+)`;
 const remarkOf = line => { const m = / \[([^\]]*)\]$/.exec(line); return m ? m[1] : ""; };
 
 function describe(line, p, i) {
-  const get = key => { const m = new RegExp(" " + key + "=(\\S+)").exec(line); return m && m[1]; };
+  const get = key => { const m = new RegExp(` ${key}=(${value})`).exec(line); return m && m[1]; };
   const parts = [meta.opcodes[p.opcode[i]], "psn " + get("psn")];
   const syn = get("aeth\\.syndrome"), length = get("reth\\.length"), bytes = p.bytes[i];
   if (syn) parts.push(syn.replace(/^[^(]*\(|\)$/g, ""));
@@ -690,6 +739,7 @@ function makeRung(index, top) {
 function drawLadder() {
   const l = list(), box = $("ladder"), rows = $("rows");
   if (!l) return;
+  if ("print" in document.documentElement.dataset) { printLadder(l); return; }
   const total = l.n * rung, height = Math.min(total, maxHeight);
   rows.style.height = height + "px";
   const page = box.clientHeight;
@@ -709,8 +759,20 @@ function drawLadder() {
   for (let j = first; j < last; j++) made.push(makeRung(l.at(j), j * rung - offset));
   rows.replaceChildren(...made);
   if (view.selected >= 0) box.setAttribute("aria-activedescendant", "rung" + view.selected); else box.removeAttribute("aria-activedescendant");
-  $("shown").textContent = l.n.toLocaleString("en").replaceAll(",", "\u202f") + (l.n === 1 ? " packet." : " packets.");
+  $("shown").textContent = count(l.n);
   if (view.selected >= 0) showPacket(view.selected);
+}
+
+const count = n => n.toLocaleString("en").replaceAll(",", "\u202f") + (n === 1 ? " packet." : " packets.");
+
+// printLadder lays out those packets that are in sight, and some more.
+function printLadder(l) {
+  const sight = $("rows").querySelector(".rung"), from = sight ? Math.max(0, l.find(+sight.dataset.index)) : 0;
+  const n = Math.min(printed, l.n - from), made = [];
+  for (let j = 0; j < n; j++) made.push(makeRung(l.at(from + j), j * rung));
+  $("rows").replaceChildren(...made);
+  $("rows").style.height = n * rung + "px";
+  $("shown").textContent = count(l.n) + (n < l.n ? " Printed are " + n + ", from number " + (from + 1) + " on." : "");
 }
 
 function toScroll(y, total, height, page) { return height === total ? y : y / Math.max(1, total - page) * (height - page); }
@@ -724,7 +786,7 @@ function showPacket(index) {
   const [p, i] = view.conn.at(index), no = p ? p.no[i] : -1;
   for (const v of violations.get(no) || []) why(v.rule + ": " + v.text + " [" + v.ref + "]: " + v.detail + " (" + v.party + ")");
   for (const c of comments.get(no) || []) why(c);
-  for (const part of line.match(/[^\s=]+=(?:"(?:[^"\\]|\\.)*"|\S+)|\[.*\]$|\S+/g) || []) {
+  for (const part of line.match(new RegExp(String.raw`[^\s=]+=${value}|\[.*\]$|\S+`, "g")) || []) {
     const f = document.createElement("span"), eq = part.indexOf("=");
     f.className = "field";
     if (eq > 0) {
@@ -814,8 +876,9 @@ $("ladder").addEventListener("keydown", e => {
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", schedule);
 const redraw = () => { if (view.conn) { draw(); for (const p of Object.values(plots)) p.redraw(false, true); } };
-addEventListener("beforeprint", () => { document.documentElement.dataset.print = ""; redraw(); });
-addEventListener("afterprint", () => { delete document.documentElement.dataset.print; redraw(); });
+let scrolled = 0; // before the ladder became as short as it is on paper
+addEventListener("beforeprint", () => { scrolled = $("ladder").scrollTop; document.documentElement.dataset.print = ""; redraw(); });
+addEventListener("afterprint", () => { delete document.documentElement.dataset.print; redraw(); $("ladder").scrollTop = scrolled; });
 
 // What tests read.
 globalThis.softroceReport = { meta, view, connections, open, select, zoom, isBusy: () => scheduled || !!(view.conn && view.conn.loading) };
