@@ -39,7 +39,7 @@ type cli struct {
 	Pingpong   pingpongCmd     `cmd:"" help:"Run as either end of ibv_rc_pingpong."`
 	Show       showCmd         `cmd:"" help:"Show the NICs and objects of a running daemon."`
 	Explain    explainCmd      `cmd:"" help:"Say why queue pairs are in error or make no progress."`
-	Top        topCmd          `cmd:"" help:"Watch NICs, queue pairs and clients, what is wrong first."`
+	Top        topCmd          `cmd:"" help:"Watch NICs, queue pairs, drops, faults and clients, what is wrong first."`
 	Link       linkCmd         `cmd:"" help:"Take the link of a NIC down and up."`
 	Fault      faultCmd        `cmd:"" help:"Make packets and verbs of a running daemon fail, and raise events."`
 	Counters   countersCmd     `cmd:"" help:"Set a counter of a NIC."`

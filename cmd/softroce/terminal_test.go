@@ -237,3 +237,71 @@ func TestTopOnTerminal(t *testing.T) {
 	x.waitFor("softroce: the daemon on " + filepath.Join(dir, "s") + " has ended")
 	x.waitFor("<1>")
 }
+
+// TestTopUnderTmux sees what top leaves on the screen of a terminal, also of one that becomes
+// smaller.
+func TestTopUnderTmux(t *testing.T) {
+	if _, err := exec.LookPath("tmux"); err != nil {
+		t.Skipf("%v: scripts/setup test installs it", err)
+	}
+	dir, err := os.MkdirTemp("", "softroce") // leaves room for a socket's path
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	tmux := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("tmux", append([]string{"-S", filepath.Join(dir, "tmux"), "-f", "/dev/null"}, args...)...)
+		cmd.Env = append(os.Environ(), "SOFTROCE_SOCKET="+filepath.Join(dir, "s"), "PS1=<$?>", "TERM=xterm", "LC_ALL=C.UTF-8")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("tmux %v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	tmux("new-session", "-d", "-x", "100", "-y", "30", "bash", "--norc", "--noprofile")
+	t.Cleanup(func() { tmux("kill-server") })
+	await := func(what string, is func(screen string) bool) string {
+		t.Helper()
+		for limit := time.Now().Add(awaitTime); ; time.Sleep(20 * time.Millisecond) {
+			screen := tmux("capture-pane", "-p")
+			if is(screen) {
+				return screen
+			}
+			if time.Now().After(limit) {
+				t.Fatalf("no %s on the screen:\n%s", what, screen)
+			}
+		}
+	}
+	shows := func(text string) string {
+		t.Helper()
+		return await(text, func(screen string) bool { return strings.Contains(screen, text) })
+	}
+	tmux("send-keys", "softroce daemon 2> /dev/null &", "Enter")
+	shows("socket " + filepath.Join(dir, "s"))
+	tmux("send-keys", "clear; until softroce fault add drop kind write every 9; do :; done; echo before $((6*7))", "Enter")
+	shows("before 42")
+	tmux("send-keys", "softroce top --interval 100ms", "Enter")
+	screen := shows("drop kind write every 9")
+	for i, want := range []string{"softroce ", "", "NIC ", "softroce0 ", "softroce1 ", "", "QP ", "", "NIC        ID  RULE", "softroce0  1 "} {
+		if line := strings.Split(screen, "\n")[i]; !strings.HasPrefix(line, want) {
+			t.Errorf("line %d is %q, want %q", i+1, line, want)
+		}
+	}
+	if strings.Contains(screen, "before 42") {
+		t.Errorf("top has not cleared the screen:\n%s", screen)
+	}
+	tmux("resize-window", "-x", "40", "-y", "8")
+	await("smaller picture", func(screen string) bool {
+		lines := strings.Split(strings.TrimSuffix(screen, "\n"), "\n")
+		return len(lines) == 8 && strings.HasPrefix(lines[0], "softroce ") && strings.HasSuffix(lines[0], "…") && strings.HasPrefix(lines[2], "NIC ")
+	})
+	tmux("resize-window", "-x", "100", "-y", "30")
+	tmux("send-keys", "q")
+	screen = shows("before 42")
+	if strings.Contains(screen, "NIC ") {
+		t.Errorf("top has left its picture:\n%s", screen)
+	}
+	tmux("send-keys", "kill %1; wait; echo ended $((6*7))", "Enter")
+	shows("ended 42")
+}

@@ -35,21 +35,38 @@ type Table struct {
 // Tables returns the frame as tables, whose rows are in the order of WriteText, after a summary.
 func (f *Frame) Tables() (summary string, tables []Table) {
 	list := f.queuePairs()
-	return f.summary(list), []Table{{"NICs", f.nicRows()}, {"Queue pairs", f.qpRows(list)}, {"Clients", f.clientRows(list)}}
+	return f.summary(list), []Table{
+		{"NICs", f.nicRows()}, {"Queue pairs", f.qpRows(list)}, {"Drops", f.dropRows()}, {"Fault rules", f.faultRows()}, {"Clients", f.clientRows(list)},
+	}
 }
 
-// WriteText writes the frame. If it has more rows than fit, the least interesting ones are left
-// out, and a line says how many.
+// WriteText writes the frame, without drops and fault rules if there are none. If it has more rows
+// than fit, the least interesting ones are left out, and a line says how many.
 func (f *Frame) WriteText(w io.Writer, size Size) error {
 	head, tables := f.Tables()
-	nics, qps, clients := align(tables[0].Rows), align(tables[1].Rows), align(tables[2].Rows)
-	if size.Rows > 0 {
-		room := max(size.Rows-4, 0) // the summary and the empty lines
-		nics = cut(nics, max(room/3, 2), "NICs")
-		qps = cut(qps, max(room-len(nics)-min(len(clients), max(room/4, 2)), 2), "queue pairs")
-		clients = cut(clients, max(room-len(nics)-len(qps), 2), "clients")
+	tables = slices.DeleteFunc(tables, func(t Table) bool { return len(t.Rows) == 1 && (t.Name == "Drops" || t.Name == "Fault rules") })
+	lines := []string{head}
+	room := max(size.Rows-1-len(tables), 0) // without the summary and the empty lines
+	left := room
+	for i, t := range tables {
+		rows := align(t.Rows)
+		if size.Rows > 0 {
+			n := left
+			for _, later := range tables[i+1:] {
+				n -= min(len(later.Rows), max(room/6, 2))
+			}
+			if i == 0 && len(tables) > 1 {
+				n = min(n, room/3)
+			}
+			what := t.Name
+			if what != "NICs" {
+				what = strings.ToLower(what)
+			}
+			rows = cut(rows, max(n, 2), what)
+			left -= len(rows)
+		}
+		lines = append(append(lines, ""), rows...)
 	}
-	lines := slices.Concat([]string{head, ""}, nics, []string{""}, qps, []string{""}, clients)
 	var b strings.Builder
 	for i, l := range lines {
 		if size.Rows > 0 && i >= size.Rows {
@@ -128,9 +145,19 @@ func (f *Frame) queuePairs() (l []queuePair) {
 		l = append(l, q)
 	}
 	slices.SortStableFunc(l, func(a, b queuePair) int {
-		return cmp.Or(int(a.Severity)-int(b.Severity), cmp.Compare(b.resent, a.resent), cmp.Compare(b.tx+b.rx, a.tx+a.rx))
+		return cmp.Or(a.rank()-b.rank(), cmp.Compare(b.resent, a.resent), cmp.Compare(b.tx+b.rx, a.tx+a.rx))
 	})
 	return l
+}
+
+// rank orders queue pairs by severity, those that work before those that do not yet if packets are
+// sent again.
+func (q *queuePair) rank() int {
+	r := 2 * int(q.Severity)
+	if q.Severity == explain.Working && q.resent > 0 {
+		r = 2*int(explain.Idle) - 1
+	}
+	return r
 }
 
 const psnMask = 0xffffff
@@ -205,6 +232,49 @@ func (f *Frame) qpRows(l []queuePair) [][]string {
 		}
 		out = append(out, []string{fmt.Sprintf("%s/%d", q.NIC, q.QP.QPN), q.QP.Type, q.QP.State, q.Severity.String(), tx, rx, si(q.resent),
 			fmt.Sprint(q.QP.SendPosted), fmt.Sprint(q.QP.RecvPosted), fmt.Sprint(q.QP.PID), printable(q.QP.Comm), q.Why})
+	}
+	return out
+}
+
+// dropRows has the drop reasons that have occurred, those that occur now first.
+func (f *Frame) dropRows() [][]string {
+	type row struct {
+		cells []string
+		rate  float64
+		count uint64
+	}
+	var rows []row
+	for i := range f.Now.Devices {
+		d := &f.Now.Devices[i]
+		before := map[string]uint64{}
+		for k := range f.Before.Devices {
+			if f.Before.Devices[k].Name == d.Name {
+				before = f.Before.Devices[k].Counters.Drops
+			}
+		}
+		for reason, n := range d.Counters.Drops {
+			if n > 0 {
+				rate := f.Rate(n, before[reason])
+				rows = append(rows, row{[]string{d.Name, reason, fmt.Sprint(n), si(rate)}, rate, n})
+			}
+		}
+	}
+	slices.SortFunc(rows, func(a, b row) int {
+		return cmp.Or(cmp.Compare(b.rate, a.rate), cmp.Compare(b.count, a.count), slices.Compare(a.cells, b.cells))
+	})
+	out := [][]string{{"NIC", "REASON", "DROPPED", "DROPPED/s"}}
+	for _, r := range rows {
+		out = append(out, r.cells)
+	}
+	return out
+}
+
+func (f *Frame) faultRows() [][]string {
+	out := [][]string{{"NIC", "ID", "RULE", "MATCHED", "ACTED"}}
+	for i := range f.Now.Devices {
+		for _, r := range f.Now.Devices[i].Faults {
+			out = append(out, []string{f.Now.Devices[i].Name, fmt.Sprint(r.ID), printable(r.Rule), fmt.Sprint(r.Matched), fmt.Sprint(r.Acted)})
+		}
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 
 	"softroce/internal/daemon"
 	"softroce/internal/fabrictest"
+	"softroce/nic"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
 )
@@ -72,6 +73,49 @@ func TestWhatIsWrongIsFirst(t *testing.T) {
 	}
 }
 
+func TestDropsAndFaultRules(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{})
+	before := daemon.NewSnapshot(f.Server.Snapshot(), nil)
+	now := daemon.NewSnapshot(f.Server.Snapshot(), nil)
+	if lines := frame(t, &before, &now, Size{}); strings.Contains(strings.Join(lines, "\n"), "REASON") {
+		t.Errorf("a table of no drops:\n%s", strings.Join(lines, "\n"))
+	}
+	before.Devices[0].Counters.Drops = map[string]uint64{"wrong_icrc": 90}
+	now.Devices[0].Counters.Drops = map[string]uint64{"wrong_icrc": 90, "link_fault": 4000}
+	now.Devices[1].Faults = []nic.FaultInfo{{ID: 3, Rule: "drop kind ack", Matched: 12, Acted: 7}}
+	for _, size := range []Size{{}, {80, 24}} {
+		lines := frame(t, &before, &now, size)
+		drops := row(t, lines, "NIC   REASON")
+		if got := strings.Fields(lines[drops+1]); !slices.Equal(got, []string{"nic0", "link_fault", "4000", "4k"}) {
+			t.Errorf("drops that occur now: %q", got)
+		}
+		if got := strings.Fields(lines[drops+2]); !slices.Equal(got, []string{"nic0", "wrong_icrc", "90", "0"}) {
+			t.Errorf("earlier drops: %q", got)
+		}
+		if got := lines[row(t, lines, "NIC   ID")+1]; !strings.HasPrefix(got, "nic1  3   drop kind ack  12       7") {
+			t.Errorf("fault rule: %q", got)
+		}
+	}
+}
+
+func TestQueuePairThatSendsAgainIsBeforeIdleOnes(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{})
+	a, b := f.Open(0), f.Open(1)
+	verbstest.EndpointConfig{}.New(t, a)
+	x, _ := verbstest.ConnectedRC(t, a, b)
+	before := daemon.NewSnapshot(f.Server.Snapshot(), nil)
+	now := daemon.NewSnapshot(f.Server.Snapshot(), nil)
+	for i := range now.Devices[0].QPs {
+		if q := &now.Devices[0].QPs[i]; q.QPN == x.QPNum() {
+			q.Retransmitted += 5
+		}
+	}
+	lines := frame(t, &before, &now, Size{})
+	if first := row(t, lines, "QP ") + 1; !strings.HasPrefix(lines[first], fmt.Sprintf("nic0/%d ", x.QPNum())) {
+		t.Errorf("%s", strings.Join(lines, "\n"))
+	}
+}
+
 func TestScreenIsNotExceeded(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	a := f.Open(0)
@@ -81,6 +125,11 @@ func TestScreenIsNotExceeded(t *testing.T) {
 	s := daemon.NewSnapshot(f.Server.Snapshot(), nil)
 	for i := range s.Devices[0].Contexts {
 		s.Devices[0].Contexts[i].Comm = "\x1b[2J" // a program chooses its name
+	}
+	s.Devices[0].Counters.Drops = map[string]uint64{}
+	for i := range 20 {
+		s.Devices[0].Counters.Drops[fmt.Sprint("reason", i)] = 1
+		s.Devices[0].Faults = append(s.Devices[0].Faults, nic.FaultInfo{Rule: "drop kind ack"})
 	}
 	for _, size := range []Size{{80, 24}, {40, 12}, {10, 3}, {1, 1}} {
 		lines := frame(t, &s, &s, size)

@@ -1,11 +1,9 @@
 package web
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -84,7 +82,6 @@ func (s *Server) state(w http.ResponseWriter, r *http.Request) {
 	f := top.Frame{Before: s.visible(r, before), Now: s.visible(r, now), Elapsed: now.at.Sub(before.at)}
 	out := state{Operator: s.isOperator(r), NICs: []string{}}
 	out.Summary, out.Tables = f.Tables()
-	out.Tables = append(out.Tables, drops(&f), faults(f.Now))
 	for _, d := range f.Now.Devices {
 		out.NICs = append(out.NICs, d.Name)
 	}
@@ -92,49 +89,6 @@ func (s *Server) state(w http.ResponseWriter, r *http.Request) {
 		out.Captures = s.captures.list()
 	}
 	writeJSON(w, out)
-}
-
-// drops lists the drop reasons that have occurred, those that occur now first.
-func drops(f *top.Frame) top.Table {
-	type row struct {
-		cells []string
-		rate  float64
-		count uint64
-	}
-	var rows []row
-	for i := range f.Now.Devices {
-		d := &f.Now.Devices[i]
-		before := map[string]uint64{}
-		for k := range f.Before.Devices {
-			if f.Before.Devices[k].Name == d.Name {
-				before = f.Before.Devices[k].Counters.Drops
-			}
-		}
-		for reason, n := range d.Counters.Drops {
-			if n > 0 {
-				rate := f.Rate(n, before[reason])
-				rows = append(rows, row{[]string{d.Name, reason, fmt.Sprint(n), fmt.Sprintf("%.0f", rate)}, rate, n})
-			}
-		}
-	}
-	slices.SortFunc(rows, func(a, b row) int {
-		return cmp.Or(cmp.Compare(b.rate, a.rate), cmp.Compare(b.count, a.count), slices.Compare(a.cells, b.cells))
-	})
-	t := top.Table{Name: "Drops", Rows: [][]string{{"NIC", "REASON", "DROPPED", "DROPPED/s"}}}
-	for _, r := range rows {
-		t.Rows = append(t.Rows, r.cells)
-	}
-	return t
-}
-
-func faults(s *daemon.Snapshot) top.Table {
-	t := top.Table{Name: "Fault rules", Rows: [][]string{{"NIC", "ID", "RULE", "MATCHED", "ACTED"}}}
-	for i := range s.Devices {
-		for _, f := range s.Devices[i].Faults {
-			t.Rows = append(t.Rows, []string{s.Devices[i].Name, fmt.Sprint(f.ID), f.Rule, fmt.Sprint(f.Matched), fmt.Sprint(f.Acted)})
-		}
-	}
-	return t
 }
 
 // psns are the PSNs of a queue pair at one moment.
