@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
-	"image/png"
 	"net/http"
 	"net/url"
 	"os"
@@ -43,13 +41,14 @@ func query(t *testing.T, server, api string) (series []json.RawMessage) {
 }
 
 // TestDashboardHasData scrapes a daemon with Debian's Prometheus, which has the alert rules, until
-// every expression of the dashboard yields data.
+// every expression of the dashboard yields data, and draws the panels.
 //
 //	go test ./e2e -run DashboardHasData -graph ../docs/use/monitoring.png
 func TestDashboardHasData(t *testing.T) {
-	prometheus, err := exec.LookPath("prometheus")
-	if err != nil {
-		t.Skipf("%v: scripts/setup test installs it", err)
+	for _, program := range []string{"prometheus", "chromium"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%v: scripts/setup test installs it", err)
+		}
 	}
 	harness.LocalPrograms.Acquire(t)
 	dir := harness.ShortDir(t)
@@ -74,7 +73,7 @@ scrape_configs: [{job_name: softroce, static_configs: [{targets: ["%s"]}]}]
 	}
 	for _, job := range []*harness.Job{
 		harness.StartJob(t, exec.CommandContext(ctx, bin, "perf", "write", "--socket", socket, "--size", "20000", "--depth", "4", "--latency", "0", "--duration", "1h")),
-		harness.StartJob(t, exec.CommandContext(ctx, prometheus, "--config.file", config, "--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", server)),
+		harness.StartJob(t, exec.CommandContext(ctx, "prometheus", "--config.file", config, "--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", server)),
 	} {
 		defer func() {
 			cancel()
@@ -99,45 +98,10 @@ scrape_configs: [{job_name: softroce, static_configs: [{targets: ["%s"]}]}]
 	if n := len(query(t, server, "/api/v1/rules")); n != 1 {
 		t.Errorf("%d groups of alert rules are loaded, want 1", n)
 	}
+	picture := filepath.Join(dir, "dashboard.png")
 	if *graph != "" {
-		drawGraph(t, server, variables.Replace("sum by(device, reason) (rate(softroce_drops_total[$__rate_interval])) > 0"))
+		picture = *graph
+		time.Sleep(time.Minute) // so that there is something to see
 	}
-}
-
-// dashboardExpressions returns those of the panels.
-func dashboardExpressions(t *testing.T) (list []string) {
-	text, err := os.ReadFile("../packaging/monitoring/grafana.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var dashboard struct {
-		Panels []struct{ Targets []struct{ Expr string } }
-	}
-	if err := json.Unmarshal(text, &dashboard); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range dashboard.Panels {
-		for _, target := range p.Targets {
-			list = append(list, target.Expr)
-		}
-	}
-	if len(list) < 15 {
-		t.Fatalf("the dashboard has %d expressions", len(list))
-	}
-	return list
-}
-
-// drawGraph takes a picture of the page that Prometheus has for an expression.
-func drawGraph(t *testing.T, server, expression string) {
-	time.Sleep(time.Minute) // so that there is something to see
-	page := server + "/graph?g0.tab=0&g0.range_input=1m&g0.expr=" + url.QueryEscape(expression)
-	harness.RunCommand(t, "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1000,800",
-		"--virtual-time-budget=10000", "--user-data-dir="+t.TempDir(), "--screenshot="+*graph, page)
-	picture, err := os.ReadFile(*graph)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := png.Decode(bytes.NewReader(picture)); err != nil {
-		t.Fatal(err)
-	}
+	drawDashboard(t, server, variables, picture)
 }

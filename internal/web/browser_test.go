@@ -41,7 +41,7 @@ func TestPageInBrowser(t *testing.T) {
 	x, y := s.connect()
 	b := browsertest.Start(t, s.URL())
 	keepWriting(t, x, y)
-	if err := chromedp.Run(b, chromedp.EmulateViewport(1100, 900), chromedp.Navigate(s.URL())); err != nil {
+	if err := chromedp.Run(b, chromedp.EmulateViewport(1100, 1350), chromedp.Navigate(s.URL())); err != nil {
 		t.Fatal(err)
 	}
 	const help = `
