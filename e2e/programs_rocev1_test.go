@@ -81,6 +81,13 @@ func TestProgramsOverRoCEv1(t *testing.T) {
 	for _, v := range harness.IPVersions {
 		t.Run("rping/"+v.Name, func(t *testing.T) { rping.run(t, endpoints[0], endpoints[1], v.IPv6) })
 	}
+	// A group is joined in the default mode, too.
+	for i, group := range []string{"239.77.0.10", "ff0e::4d:10"} {
+		v := harness.IPVersions[i]
+		mckey := cmExchange{name: "mckey", server: "mckey -m " + group + " -b SELF -C 4", client: "mckey -s -m " + group + " -b SELF -C 4",
+			repeatClient: true, want: "return status 0"}
+		t.Run("mckey/"+v.Name, func(t *testing.T) { mckey.run(t, endpoints[0], endpoints[1], v.IPv6) })
+	}
 	stop()
 	checkRoCEv1(t, file)
 }
