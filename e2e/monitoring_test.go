@@ -103,5 +103,5 @@ scrape_configs: [{job_name: softroce, static_configs: [{targets: ["%s"]}]}]
 		picture = *graph
 		time.Sleep(time.Minute) // so that there is something to see
 	}
-	drawDashboard(t, server, variables, picture)
+	drawDashboard(ctx, t, server, variables, picture)
 }
