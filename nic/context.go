@@ -36,14 +36,19 @@ func NewPage(n int) []byte {
 
 // A Context owns the objects of one client on one device.
 type Context struct {
-	device *Device
+	// What each step uses comes first, as in Device.
+	device    *Device
+	doorbells []*QP // by doorbell number
+	schedule  schedule
+	hold      *hold // not nil while a copy of the memory of client takes too long
+	fatal     error // why the engine will close the context at the end of the step
+
 	opt    ContextOptions
 	limits ContextLimits
 	events EventSink
 
 	addressChanges uint32 // at abi.DoorbellAddresses
 
-	doorbells     []*QP // by doorbell number
 	freeDoorbells []int
 	count         objects
 	user          *user
@@ -63,13 +68,10 @@ type Context struct {
 	xrcds []*XRCD
 	dms   []*DM
 
-	schedule schedule
-	client   mrtable.Client // owns the memory of its regions
-	hold     *hold          // not nil while a copy of that memory takes too long
-	kept     int            // bytes of the frames that are kept for its queue pairs
+	client mrtable.Client // owns the memory of its regions
+	kept   int            // bytes of the frames that are kept for its queue pairs
 
-	fatal   error // why the engine will close the context at the end of the step
-	closing bool  // some of its objects are destroyed
+	closing bool // some of its objects are destroyed
 	closed  bool
 }
 
@@ -163,6 +165,9 @@ func (c *Context) CloseSome(n int) bool {
 	d.engine.unwatchDoorbell(c)
 	d.tx.remove(c)
 	d.contexts = slices.DeleteFunc(d.contexts, func(o *Context) bool { return o == c })
+	if d.one[0] == c { // contexts has other storage by now
+		d.one[0] = nil
+	}
 	if c.user.contexts--; c.user.contexts == 0 {
 		delete(d.users, c.opt.UID)
 	}

@@ -48,16 +48,19 @@ type Device struct {
 	engine     *Engine
 	link       wire.Link
 	rx         *FrameBuffers
-	up         bool
 	disabled   bool // by SetLink
-	secondUp   bool // port 2 is up
 	contexts   []*Context
+	one        [1]*Context // storage of contexts, for one
 	timers     timerHeap
 	drainedAt  int64 // when the last step that emptied the link began, on the clock of the timers
-	congestion congestionState
 	tx         txState
 	gsi        gsi
+	congestion congestionState
 
+	transportEnv transport.Env
+
+	up       bool
+	secondUp bool // port 2 is up
 	name     string
 	linkName func() string // may be nil
 	log      *slog.Logger  // may be nil
@@ -80,10 +83,9 @@ type Device struct {
 
 	deviceMemory uint64 // bytes in use
 
-	transportEnv transport.Env
-	ended        endedQPs
-	kept         []*keptFrame // for queue pairs that are held, in order
-	keptSpare    []*keptFrame // storage of the next list
+	ended     endedQPs
+	kept      []*keptFrame // for queue pairs that are held, in order
+	keptSpare []*keptFrame // storage of the next list
 
 	completionFaults fault.Completions
 
@@ -129,6 +131,7 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	if n := len(d.pkeys); n > d.limits.MaxPKeys {
 		return nil, errorf(syscall.EINVAL, "P_Key table of %d entries: the persona of %s has at most %d", n, c.Name, d.limits.MaxPKeys)
 	}
+	d.contexts = d.one[:0]
 	d.completionFaults.OnAct = d.workRequestRuleActed
 	if f, ok := d.link.(*wire.FaultLink); ok {
 		f.SetOwner(d.owner)

@@ -62,11 +62,10 @@ const (
 
 // An Engine drives its devices. The package comment says which methods may be called from where.
 type Engine struct {
-	config EngineConfig
-	seed   uint64
-	io     *mrtable.IO
-
+	// What each step uses comes first, as in Device.
 	devices   []*Device
+	one       [1]*Device // storage of devices, for one
+	io        *mrtable.IO
 	now       int64    // time of the current step, or else of the last one
 	due       int64    // the latest time of the next step, as the last one returned it; 0: none
 	continues bool     // the last step wanted this one at once
@@ -77,33 +76,33 @@ type Engine struct {
 	first     int      // index of the device that transmits first in the current step
 	stalled   int64    // total time that the timers do not count
 	wall      wallclock
-	ended     bool // Run has returned or Close was called
+
+	waiting   int            // turns, of all devices, that wait for reads of memory
+	released  bool           // the next step delivers kept frames
+	resumable bool           // another thread may take the engine over now
+	posted    []func()       // by other goroutines, to run in this step
+	holds     []*hold        // contexts one of whose copies is blocked
+	lateCQs   []*CQ          // whose late is not empty
+	breached  []*Context     // to be closed at the end of the step
+	raised    []raisedEvent  // to be delivered at the end of the step
+	repeated  []func() bool  // called at the end of each step: see Repeat
+	pool      transport.Pool // of the queue pairs of all devices
+	steps     atomic.Uint64  // any goroutine may read it
 
 	completions completions
 	failed      func(tag any, err error) // e.writeFailed, as a func value that is made once
 	atomicDone  func(tag any, id, original uint64)
-	raised      []raisedEvent // to be delivered at the end of the step
-	repeated    []func() bool // called at the end of each step: see Repeat
-	breached    []*Context    // to be closed at the end of the step
 
-	holds      []*hold // contexts one of whose copies is blocked
-	kept       int     // bytes of the frames that are kept for them
+	mail       mailbox
+	config     EngineConfig
+	seed       uint64
+	ended      bool // Run has returned or Close was called
+	kept       int  // bytes of the frames that are kept for holds
 	keptFrames keptFrames
-	released   bool                 // the next step delivers kept frames
 	slow       map[uint32]*slowUser // by user ID
-	lateCQs    []*CQ                // whose late is not empty
 	watchdog   watchdog
-	waiting    int  // turns, of all devices, that wait for reads of memory
-	resumable  bool // another thread may take the engine over now
-
-	posted []func() // by other goroutines, to run in this step
-
-	pool transport.Pool // of the queue pairs of all devices
-
-	mail  mailbox
-	steps atomic.Uint64 // any goroutine may read it
-	poll  poller
-	spin  spinner
+	poll       poller
+	spin       spinner
 
 	// Time spent, in nanoseconds; any goroutine may read it.
 	busy, idle, asleep atomic.Int64
@@ -135,6 +134,7 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 		}
 		e.seed = binary.LittleEndian.Uint64(b[:])
 	}
+	e.devices = e.one[:0]
 	e.failed, e.atomicDone = e.writeFailed, atomicDone
 	e.io.Runner, e.slow = e.runBatch, map[uint32]*slowUser{}
 	e.poll.keepsP = c.KeepsP

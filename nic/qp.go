@@ -74,32 +74,13 @@ type QPInit struct {
 
 // A QP is a queue pair: the transport's, its rings, and the path of its packets.
 type QP struct {
-	ctx      *Context
-	device   *Device
-	t        *transport.QP
-	qpn      uint32
-	init     QPInit
-	doorbell int // number of its doorbell
-
-	pd             *PD
-	sendCQ, recvCQ *CQ
-	srq            *SRQ
-
-	sq        ring
-	sqFetched uint32 // WQEs that were fetched
-	sqDone    uint32 // WQEs that are complete: the consumer index
-	recv      recvQueue
-
-	groups     []GID      // multicast groups that it is attached to
-	path       *wire.Path // RC, UC, XRC
-	av         AddressVector
-	port       int
-	pkeyIndex  int
-	state      ib.QPState // as last seen by stateChanged
-	generation uint32     // how often it was reset or destroyed
-
-	rateLimit  int64 // set by the program, b/s; 0: none
-	congestion qpCongestion
+	// What each packet uses comes first, as in Device.
+	ctx    *Context
+	device *Device
+	t      *transport.QP
+	path   *wire.Path // RC, UC, XRC
+	qpn    uint32
+	state  ib.QPState // as last seen by stateChanged
 
 	// The engine's scheduling.
 	turn      place[QP] // in schedule.ready of its client
@@ -110,6 +91,25 @@ type QP struct {
 	lastReply uint64    // frameBatch.last of the data when it last put replies there
 	timer     int       // index in the timer heap, -1 if it is not there
 	timerAt   int64     // when the timer heap checks it: no later than its deadline
+
+	recv       recvQueue
+	sq         ring
+	sqFetched  uint32 // WQEs that were fetched
+	sqDone     uint32 // WQEs that are complete: the consumer index
+	init       QPInit
+	rateLimit  int64 // set by the program, b/s; 0: none
+	congestion qpCongestion
+
+	sendCQ, recvCQ *CQ
+	srq            *SRQ
+	pd             *PD
+
+	generation uint32 // how often it was reset or destroyed
+	doorbell   int    // number of its doorbell
+	port       int
+	pkeyIndex  int
+	av         AddressVector
+	groups     []GID // multicast groups that it is attached to
 }
 
 // CreateQP creates a queue pair in RESET. Errors are EINVAL, ENOMEM and EOPNOTSUPP.

@@ -183,9 +183,6 @@ const MaxMessage = 1 << 31
 
 // Config holds the properties of a queue pair that are fixed at creation.
 type Config struct {
-	QPN        uint32
-	Service    packet.Service
-	PD         *mrtable.PD
 	SendDepth  int // send work requests
 	MaxSendSGE int
 	MaxReadSGE int // of a READ; 0, or more: MaxSendSGE
@@ -193,15 +190,19 @@ type Config struct {
 	Recv       RecvQueue
 	RecvPD     *mrtable.PD // of the shared receive queue Recv; nil: PD
 	PortMTU    int         // UD: largest payload of a datagram, in bytes
-	SigAll     bool        // every send work request is signaled (sq_sig_all)
-	Counters   *Counters
-	Pool       *Pool     // shared by the queue pairs of an engine; nil: one of its own
-	Role       Role      // XRC only
-	Domain     XRCDomain // of an XRC target, whose PD and Recv are nil
-	Refused    KindSet   // operations that are neither sent nor executed
-	UserData   any       // opaque, returned by QP.UserData
+	Domain     XRCDomain   // of an XRC target, whose PD and Recv are nil
 
-	NoInvalidate bool // neither are local invalidation and SEND with invalidate
+	// What each packet uses is beside the attributes of the queue pair.
+	QPN          uint32
+	Service      packet.Service
+	Role         Role    // XRC only
+	SigAll       bool    // every send work request is signaled (sq_sig_all)
+	NoInvalidate bool    // neither local invalidation nor SEND with invalidate is executed
+	Refused      KindSet // operations that are neither sent nor executed
+	PD           *mrtable.PD
+	Counters     *Counters
+	Pool         *Pool // shared by the queue pairs of an engine; nil: one of its own
+	UserData     any   // opaque, returned by QP.UserData
 }
 
 // A KindSet is a set of operations.

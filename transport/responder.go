@@ -24,6 +24,8 @@ type responder struct {
 	left    uint32          // WRITE: bytes of the message not yet received
 	placed  uint32          // bytes of the message received
 
+	replies replyQueue
+
 	recv    RecvWR // current receive work request, valid if hasRecv
 	hasRecv bool
 	into    scatter
@@ -31,8 +33,7 @@ type responder struct {
 
 	target target // XRC
 
-	replies replyQueue
-	ahead   readAhead
+	ahead readAhead
 }
 
 func (r *responder) start(q *QP) {
