@@ -356,6 +356,31 @@ func (e *Engine) nextDeadline(busy bool) int64 {
 	return next
 }
 
+// Idle reports whether the next step finds nothing to do unless frames arrive or a client needs it
+// before, and if so when it is due, 0 for never. Only a Stepped engine may be asked.
+func (e *Engine) Idle() (due int64, idle bool) {
+	if len(e.holds) > 0 || len(e.lateCQs) > 0 || len(e.breached) > 0 || len(e.repeated) > 0 || e.waiting > 0 {
+		return 0, false
+	}
+	for _, d := range e.devices {
+		if d.working() {
+			return 0, false
+		}
+	}
+	return e.nextDeadline(false), true
+}
+
+// working reports whether the device has something to send, or has received what the next step
+// handles.
+func (d *Device) working() bool {
+	t, s := &d.tx, &d.congestion
+	return !t.empty() || t.backlogged != 0 || !t.clients.empty() || !t.due.empty() || !s.due.empty() || !s.sent.empty() ||
+		len(d.kept) > 0 || len(d.gsi.queue) > 0 || d.opened() || d.link.NextDeadline() != 0
+}
+
+// Skip notes a step that was left out because the NIC was Idle. due is what Idle has returned.
+func (e *Engine) Skip(now, due int64) { e.now, e.due = now, due }
+
 // Do runs f on the engine, between two steps, and returns when f has returned. f must not block or
 // call Do. Before Run is called and after it has returned, f runs in the caller's goroutine, one
 // call at a time.

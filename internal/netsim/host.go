@@ -21,12 +21,17 @@ type host struct {
 	engine *nic.Engine
 	client *nictest.Client
 	pd     *nic.PD
-	cq     *nictest.CQ
+	cq     *nictest.CQ // armed, unless completed
 	mr     *nic.MR
 
-	stepped int64                  // when it was stepped last
-	conns   map[uint32]*connection // by number of the queue pair
-	idle    map[peer][]*connection // without a flow
+	stepped   int64                  // when it was stepped last
+	quiet     bool                   // the next step has nothing to do,
+	due       int64                  // before this time; 0: at any time
+	skipped   int64                  // when a step was left out, since the last one; 0: never
+	killed    error                  // why the engine has closed the context
+	completed bool                   // there are completions to poll
+	conns     map[uint32]*connection // by number of the queue pair
+	idle      map[peer][]*connection // without a flow
 }
 
 // A peer is a NIC and the priority of what is sent to it.
@@ -68,7 +73,7 @@ func (sim *simulation) newHost(i int) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.client, err = nictest.Open(d, nic.ContextOptions{Comm: "sim"}); err != nil {
+	if h.client, err = nictest.Open(d, nic.ContextOptions{Comm: "sim", Events: (*events)(h)}); err != nil {
 		return nil, err
 	}
 	if h.pd, err = h.client.Context.AllocPD(); err != nil {
@@ -77,10 +82,18 @@ func (sim *simulation) newHost(i int) (*host, error) {
 	if h.cq, err = h.client.CreateCQ(cqEntries); err != nil {
 		return nil, err
 	}
+	h.cq.OnNotify = func() { h.completed = true }
+	h.cq.Arm(false)
 	h.mr, err = h.client.Context.RegMR(h.pd, mrtable.HeapMemory(sim.memory), 0, uint64(len(sim.memory)),
 		ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead)
 	return h, err
 }
+
+// events receives the events of a host's context.
+type events host
+
+func (*events) AsyncEvent(nic.Event)  {}
+func (e *events) Killed(reason error) { e.killed = reason }
 
 // connection returns a connection without a flow to another host.
 func (h *host) connection(to *host, priority uint8) (*connection, error) {
@@ -89,6 +102,10 @@ func (h *host) connection(to *host, priority uint8) (*connection, error) {
 		c := l[len(l)-1]
 		h.idle[key] = l[:len(l)-1]
 		return c, nil
+	}
+	for _, end := range []*host{h, to} {
+		end.catchUp()
+		end.quiet = false
 	}
 	c := &connection{host: h, to: to, peer: key}
 	var err error
@@ -141,16 +158,21 @@ func (c *connection) post() {
 	}
 	if any {
 		c.qp.Publish()
-		c.host.wake(c.host.sim.now)
+		c.host.wakeNow()
 	}
 }
 
-// poll handles the completions of the host.
+// poll handles the completions of the host, if there are any.
 func (h *host) poll() error {
+	if !h.completed {
+		return h.killed
+	}
 	for {
 		w, ok := h.cq.Poll()
 		if !ok {
-			return h.client.Err
+			h.completed = false
+			h.cq.Arm(false)
+			return h.killed
 		}
 		c := h.conns[w.QPN]
 		if c != nil && c.broken {

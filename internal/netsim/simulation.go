@@ -306,7 +306,7 @@ func (sim *simulation) next() (at int64) {
 // step carries out what happens now.
 func (sim *simulation) step() error {
 	sim.network.Advance(sim.now)
-	sim.network.Ready(func(i int) { sim.hosts[i].wake(sim.now) })
+	sim.network.Ready(func(i int) { sim.hosts[i].wakeNow() })
 	for len(sim.starts) > 0 && sim.starts[0].Start < sim.now {
 		f := sim.starts[0]
 		sim.starts = sim.starts[1:]
@@ -349,6 +349,12 @@ func (sim *simulation) end(f *flow) {
 	}
 }
 
+// wakeNow makes the host step as soon as its interval allows, since it has something to do.
+func (h *host) wakeNow() {
+	h.quiet = false
+	h.wake(h.sim.now)
+}
+
 // wake makes the host step at a time, or as soon as its interval allows.
 func (h *host) wake(at int64) {
 	at = max(at, h.stepped+stepInterval)
@@ -357,15 +363,36 @@ func (h *host) wake(at int64) {
 	}
 }
 
-// step steps the NIC, and lets the program handle its completions.
+// step steps the NIC, and lets the program handle its completions. A step after one that has left
+// nothing to do only takes its time.
 func (h *host) step() error {
-	h.stepped = h.sim.now
-	next, busy := h.engine.Step(h.sim.now)
+	now := h.sim.now
+	h.stepped = now
+	if h.quiet && (h.due == 0 || now < h.due) {
+		if h.skipped = now; h.due != 0 {
+			h.wake(h.due)
+		}
+		return nil
+	}
+	h.catchUp()
+	h.quiet = false
+	next, busy := h.engine.Step(now)
 	switch {
 	case busy && h.link.blocked:
-		h.wake(h.sim.now + blockedPoll) // the port wakes it when there is room
+		h.wake(now + blockedPoll) // the port wakes it when there is room
+	case busy:
+		h.due, h.quiet = h.engine.Idle()
+		h.wake(now)
 	case next != 0:
 		h.wake(next)
 	}
 	return h.poll()
+}
+
+// catchUp tells the engine of the last step that was left out.
+func (h *host) catchUp() {
+	if h.skipped != 0 {
+		h.engine.Skip(h.skipped, h.due)
+		h.skipped = 0
+	}
 }

@@ -1,0 +1,45 @@
+package nic_test
+
+import (
+	"testing"
+
+	"softroce/internal/ib"
+	"softroce/nic"
+	"softroce/transport"
+)
+
+// A step of which Idle says that it has nothing to do does nothing, and is due when Idle says.
+func TestIdleStepDoesNothing(t *testing.T) {
+	w := newTestFabric(t)
+	a, b := w.client(w.nic(1)), w.client(w.nic(2))
+	x, y := a.qp(nic.Caps{MaxSendWR: 4}), b.qp(nic.Caps{MaxRecvWR: 1})
+	x.connect(1024, y)
+	y.connect(1024, x)
+	idle := 0
+	for range 20 {
+		x.post(transport.SendWR{Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, RKey: b.mr.RKey(), SGEs: a.sge(0, 100_000)})
+		for range 100 {
+			w.now++
+			if _, busy := w.engine.Step(w.now); !busy {
+				break
+			}
+			due, ok := w.engine.Idle()
+			if !ok {
+				continue
+			}
+			idle++
+			w.now++
+			next, busy := w.engine.Step(w.now)
+			if busy || next != due {
+				t.Fatalf("step: busy %v, next at %d, want %d", busy, next, due)
+			}
+			break
+		}
+		if c := a.cq.PollAll(); len(c) != 1 || c[0].Status != ib.WCSuccess {
+			t.Fatalf("completions %+v", c)
+		}
+	}
+	if idle < 10 {
+		t.Errorf("idle %d times", idle)
+	}
+}
