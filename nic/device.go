@@ -78,6 +78,7 @@ type Device struct {
 
 	users  map[uint32]*user // by user ID
 	qps    qpTable
+	paths  pathTable
 	count  objects
 	lastID uint32 // see newID
 
@@ -257,14 +258,14 @@ func upOrDown(up bool) string {
 }
 
 // neighborChanged sets the MAC of the next hop in the queue pairs and address handles that send to
-// dst. Frames in flight refer to the old path, so each gets a new one.
+// dst. Frames in flight refer to the old path, so it is not changed.
 func (d *Device) neighborChanged(dst wire.Station, mac [6]byte) {
 	for _, c := range d.contexts {
 		for _, q := range c.qps {
 			if q.path != nil && q.path.Dst == dst.Addr && q.path.VLAN == dst.VLAN && q.path.DstMAC != mac {
 				p := *q.path
 				p.DstMAC = mac
-				q.path = &p
+				q.path = d.paths.share(&p)
 			}
 		}
 		for _, a := range c.ahs {

@@ -383,7 +383,7 @@ func TestConnectionSourcePortMatchesLinuxDriver(t *testing.T) {
 }
 
 func TestManyConnectionsShareSourcePorts(t *testing.T) {
-	for n, want := range map[int]int{63: 63, 64: 33, 1000: 63} { // QPNs of a group begin at a multiple of its size
+	for n, want := range map[int]int{63: 63, 64: 9, 1000: 16} { // QPNs of a group begin at a multiple of its size
 		w := newTestFabric(t)
 		w.mem = 1 << 12
 		ca, cb := w.client(w.nic(1)), w.client(w.nic(2))
@@ -406,6 +406,30 @@ func TestManyConnectionsShareSourcePorts(t *testing.T) {
 		if len(ports) != want {
 			t.Errorf("%d connections have %d ports, want %d", n, len(ports), want)
 		}
+	}
+}
+
+func TestConnectionsShareEqualPaths(t *testing.T) {
+	w := newTestFabric(t)
+	var rec *pathRecorder
+	ca := w.client(w.nic(1, func(l wire.Link) wire.Link { rec = &pathRecorder{Link: l}; return rec }))
+	cb := w.client(w.nic(2))
+	var a, b []*queue
+	for range 64 {
+		a, b = append(a, ca.qp(smallCaps)), append(b, cb.qp(smallCaps))
+	}
+	for i, p := range a {
+		p.connect(1024, b[i])
+		b[i].connect(1024, p)
+		p.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: cb.mr.RKey(), SGEs: p.sge(0, 8)})
+	}
+	w.run(1e6)
+	paths, ports := map[*wire.Path]bool{}, map[uint16]bool{}
+	for _, p := range rec.paths {
+		paths[p], ports[p.SrcPort] = true, true
+	}
+	if len(ports) < 2 || len(paths) != len(ports) {
+		t.Errorf("%d packets have %d paths with %d source ports", len(rec.paths), len(paths), len(ports))
 	}
 }
 

@@ -130,15 +130,38 @@ func (d *Device) resolved(av *AddressVector) (*wire.Path, error) {
 	return p, nil
 }
 
-// flowsOfMany is about how many source ports the connections of a device with many queue pairs have
-// together: enough for the paths of a network. A link sends consecutive packets of one port and
-// length as one super-packet, so neighbors that send little each cost as much as one that sends
-// much.
-const flowsOfMany = 64
+// A pathTable lets the connections of a device share paths that are equal, which are not changed
+// once they are in use. So the paths of many queue pairs take few cache lines, and links see by the
+// pointer that a path is the one of the packet before. Each slot has the path that was put there
+// last.
+type pathTable [128]*wire.Path
+
+// share returns a path that equals p.
+func (t *pathTable) share(p *wire.Path) *wire.Path {
+	host := p.Dst.As16()
+	slot := &t[(int(p.SrcPort)^int(host[len(host)-1]))%len(t)]
+	if *slot == nil || **slot != *p {
+		*slot = p
+	}
+	return *slot
+}
+
+// A device with manyQPs queue pairs or more has about half of flowsOfMany to flowsOfMany source
+// ports for all connections together: enough for the paths between two hosts. A link sends
+// consecutive packets of one port and length as one super-packet, so neighbors that send little
+// each cost about as much as one that sends much. The fewer ports, the longer are the runs of
+// neighbors: 15 packets of path MTU 4096 fit into one super-packet.
+const (
+	manyQPs     = 64
+	flowsOfMany = 16
+)
 
 // connectionPort returns the UDP source port of a connection.
 func (d *Device) connectionPort(label, local, remote uint32) uint16 {
-	group := bits.Len(uint(d.qps.n / flowsOfMany))
+	group := 0
+	if d.qps.n >= manyQPs {
+		group = bits.Len(uint(d.qps.n / flowsOfMany))
+	}
 	return sourcePort(label, local>>group, remote>>group)
 }
 

@@ -493,7 +493,7 @@ func (q *QP) checkModify(a *QPAttr, mask ib.QPAttrMask) (path *wire.Path, err er
 	if path.SrcPort = d.link.Capabilities().SrcPort; path.SrcPort == 0 {
 		path.SrcPort = d.connectionPort(a.AV.FlowLabel, q.qpn, peer)
 	}
-	return path, nil
+	return d.paths.share(path), nil
 }
 
 // kilobit is the unit of rate_limit in b/s.
