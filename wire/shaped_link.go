@@ -203,8 +203,8 @@ func (s *ShapedLink) Send(now int64, batch []TxFrame) (int, error) {
 // frameLen returns the length of a frame with its Ethernet header.
 func frameLen(f *TxFrame) int { return packet.EthernetLen + f.IPLen() }
 
-// sendDue sends the packets whose delay is over. Those of a paused priority are held, so that others
-// pass them.
+// sendDue sends the packets whose delay is over. Those of a paused priority are held, so that
+// others pass them.
 func (s *ShapedLink) sendDue(now int64) error {
 	s.retry = 0
 	if err := s.sendHeld(now); err != nil {
