@@ -43,6 +43,7 @@ type FaultLink struct {
 	total     LinkCounters
 	tx        faultQueue[*txCopy]
 	held      heldPackets[queuedPacket[*txCopy]]
+	heldBack  bool // the link has not taken all held packets that it may send
 	txSeq     uint64
 	txFrames  [faultBatch]TxFrame
 	rx        faultQueue[*rxCopy]
@@ -163,10 +164,11 @@ func (f *FaultLink) Note(now int64, mark uint64, n *fault.Note) { f.noter.Note(n
 // NextDeadline implements Link.
 func (f *FaultLink) NextDeadline() int64 {
 	d := earlier(f.inner.NextDeadline(), earlier(f.tx.deadline(), f.rx.deadline()))
-	if len(f.tx.ready()) > 0 {
+	open := f.held.priorities&^Paused(f.inner) != 0
+	if len(f.tx.ready()) > 0 || open && f.heldBack {
 		d = earlier(d, f.now+faultRetryInterval)
 	}
-	if f.rxI < f.rxN || len(f.rx.ready()) > 0 || f.held.priorities&^Paused(f.inner) != 0 {
+	if f.rxI < f.rxN || len(f.rx.ready()) > 0 || open && !f.heldBack {
 		d = earlier(d, max(1, f.now))
 	}
 	return d

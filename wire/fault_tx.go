@@ -1,10 +1,6 @@
 package wire
 
-import (
-	"math/bits"
-
-	"softroce/wire/fault"
-)
+import "softroce/wire/fault"
 
 // A txCopy is a frame to send that owns its bytes.
 type txCopy struct {
@@ -111,9 +107,11 @@ func (f *FaultLink) queueTx(now int64, tx *TxFrame, noting bool) {
 
 // sendReady sends the queued packets whose time has come, until the link takes no more. Those of a
 // paused priority are held, so that others pass them.
-func (f *FaultLink) sendReady() error {
-	if err := f.sendHeld(); err != nil {
-		return err
+func (f *FaultLink) sendReady() (err error) {
+	if f.held.n > 0 {
+		if f.heldBack, err = f.held.send(^Paused(f.inner), len(f.txFrames), f.sendPackets); err != nil {
+			return err
+		}
 	}
 	for {
 		ready := f.tx.ready()
@@ -133,25 +131,6 @@ func (f *FaultLink) sendReady() error {
 			return nil // the link is congested
 		}
 	}
-}
-
-// sendHeld sends the held packets of the priorities that are no longer paused.
-func (f *FaultLink) sendHeld() error {
-	for open := f.held.priorities &^ Paused(f.inner); open != 0; open &= open - 1 {
-		priority := bits.TrailingZeros8(open)
-		for {
-			l := f.held.first(priority, len(f.txFrames))
-			sent, err := f.sendPackets(l)
-			f.held.remove(priority, sent)
-			if err != nil {
-				return err
-			}
-			if len(l) == 0 || sent < len(l) {
-				break
-			}
-		}
-	}
-	return nil
 }
 
 // sendPackets sends up to faultBatch packets and returns how many the link took.

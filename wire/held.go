@@ -1,6 +1,10 @@
 package wire
 
-import "softroce/packet"
+import (
+	"math/bits"
+
+	"softroce/packet"
+)
 
 // heldPackets are packets whose priority is paused (PFC), in their order for each priority, so that
 // they do not keep those of other priorities waiting.
@@ -31,6 +35,26 @@ func (h *heldPackets[T]) remove(priority, n int) {
 	if h.n -= n; kept == 0 {
 		h.priorities &^= 1 << priority
 	}
+}
+
+// send sends the packets of the priorities in open, at most so many at a time. It reports whether
+// the link took fewer than it was given.
+func (h *heldPackets[T]) send(open uint8, most int, send func([]T) (int, error)) (congested bool, err error) {
+	for open &= h.priorities; open != 0; open &= open - 1 {
+		priority := bits.TrailingZeros8(open)
+		for l := h.first(priority, most); len(l) > 0; l = h.first(priority, most) {
+			n, err := send(l)
+			h.remove(priority, n)
+			if err != nil {
+				return false, err
+			}
+			if n < len(l) {
+				congested = true
+				break
+			}
+		}
+	}
+	return congested, nil
 }
 
 // paused returns the priorities that have to wait: those of a link, and those of held packets.

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"math/bits"
 	"net/netip"
 	"time"
 
@@ -207,8 +206,18 @@ func frameLen(f *TxFrame) int { return packet.EthernetLen + f.IPLen() }
 // others pass them.
 func (s *ShapedLink) sendDue(now int64) error {
 	s.retry = 0
-	if err := s.sendHeld(now); err != nil {
-		return err
+	if s.held.n > 0 {
+		congested, err := s.held.send(^Paused(s.inner), len(s.txFrames), func(l []*txCopy) (int, error) {
+			n, err := s.sendPackets(now, l)
+			s.queue.free = append(s.queue.free, l[:n]...)
+			return n, err
+		})
+		if err != nil {
+			return err
+		}
+		if congested {
+			s.retry = now + faultRetryInterval
+		}
 	}
 	for {
 		ready := s.queue.ready(now, len(s.txFrames))
@@ -229,26 +238,6 @@ func (s *ShapedLink) sendDue(now int64) error {
 			return nil
 		}
 	}
-}
-
-// sendHeld sends the held packets of the priorities that are no longer paused.
-func (s *ShapedLink) sendHeld(now int64) error {
-	for open := s.held.priorities &^ Paused(s.inner); open != 0; open &= open - 1 {
-		priority := bits.TrailingZeros8(open)
-		for {
-			l := s.held.first(priority, len(s.txFrames))
-			sent, err := s.sendPackets(now, l)
-			s.queue.free = append(s.queue.free, l[:sent]...)
-			s.held.remove(priority, sent)
-			if err != nil {
-				return err
-			}
-			if len(l) == 0 || sent < len(l) {
-				break
-			}
-		}
-	}
-	return nil
 }
 
 // sendPackets sends up to faultBatch packets and returns how many the link took.
@@ -326,7 +315,7 @@ func (s *ShapedLink) NextDeadline() int64 {
 	} else {
 		t = earlier(t, s.queue.deadline())
 	}
-	if s.held.priorities&^Paused(s.inner) != 0 {
+	if s.retry == 0 && s.held.priorities&^Paused(s.inner) != 0 {
 		t = earlier(t, max(1, s.now))
 	}
 	if s.delivered < s.arriving.len() {
