@@ -189,6 +189,18 @@ func decode(t testing.TB, file string) map[int]*decodedPacket {
 	}
 }
 
+// lossyReport reads a capture that writeLossy has written.
+func lossyReport(t *testing.T, n int) *Report {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "big.pcapng")
+	writeLossy(t, file, n)
+	r, err := Read(opener(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 // writeLossy writes a capture of about n packets: SENDs, an ACK for every other one, and a
 // NAK for each thousandth, which is sent again.
 func writeLossy(t testing.TB, file string, n int) {
@@ -297,12 +309,7 @@ func TestHostileCaptureInjectsNothing(t *testing.T) {
 // TestKeysZoomAndSelect uses the page without a mouse.
 func TestKeysZoomAndSelect(t *testing.T) {
 	b := browsertest.Start(t, "")
-	file := filepath.Join(t.TempDir(), "big.pcapng")
-	writeLossy(t, file, 20000)
-	r, err := Read(opener(file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := lossyReport(t, 20000)
 	open(t, b, r)
 	var got struct {
 		Whole, Zoomed, Back float64
@@ -342,12 +349,7 @@ func TestKeysZoomAndSelect(t *testing.T) {
 // known of the packets: payload at an even rate, and 32 credits in each acknowledgement.
 func TestManyPacketsAreDrawnAsFewAre(t *testing.T) {
 	b := browsertest.Start(t, "")
-	file := filepath.Join(t.TempDir(), "big.pcapng")
-	writeLossy(t, file, 100000)
-	r, err := Read(opener(file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := lossyReport(t, 100000)
 	open(t, b, r)
 	var got struct {
 		Blocks            bool
@@ -405,12 +407,7 @@ func TestManyPacketsAreDrawnAsFewAre(t *testing.T) {
 // TestPrint prints the page of many packets, on a few sheets.
 func TestPrint(t *testing.T) {
 	b := browsertest.Start(t, "")
-	file := filepath.Join(t.TempDir(), "big.pcapng")
-	writeLossy(t, file, 20000)
-	r, err := Read(opener(file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := lossyReport(t, 20000)
 	open(t, b, r)
 	run(t, b, `await idle(); document.getElementById("ladder").scrollTop = 30000; await new Promise(r => setTimeout(r, 100)); await idle(); return 0;`, new(int))
 	var pdf []byte
@@ -457,12 +454,7 @@ func TestPrint(t *testing.T) {
 
 // TestDiagramIsDrawnWhileThePageLoads serves a page without its last part, the text of the packets.
 func TestDiagramIsDrawnWhileThePageLoads(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "big.pcapng")
-	writeLossy(t, file, 20000)
-	r, err := Read(opener(file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := lossyReport(t, 20000)
 	var page bytes.Buffer
 	if err := r.WriteHTML(&page); err != nil {
 		t.Fatal(err)
