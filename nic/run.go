@@ -94,7 +94,7 @@ func (e *Engine) loop(ctx context.Context) {
 		switch {
 		case next != 0 && next <= now:
 		case e.spin.keepSpinning(now, idleSince) || e.spin.untilDeadline(now, next):
-			if e.spin.yield(now) {
+			if !e.spin.mustNotYield(now, next) && e.spin.yield(now) {
 				then, now = now, e.config.Clock()
 				e.idle.Add(now - then)
 				e.spin.noteIdleStep(now, now-then)
@@ -122,9 +122,11 @@ func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) 
 		e.busy.Add(now - start)
 		return now, true
 	}
-	e.poll.wait(now, e.spin.wakeBefore(now, next))
+	alarm := e.spin.wakeBefore(now, next)
+	e.poll.wait(now, alarm)
 	e.setAsleep(0)
 	woken := e.config.Clock()
+	e.spin.noteWake(alarm, woken)
 	e.asleep.Add(woken - now)
 	return woken, false
 }

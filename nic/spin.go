@@ -26,12 +26,12 @@ type spinner struct {
 	overcommit bool
 	crowded    bool // more than twice as many runnable threads as processors: see maySpin
 
+	lateness    int64 // of the timers that end sleeps: 20 to 45 µs in a virtual machine
 	noSpinUntil int64 // no spinning before this time, because the engine was preempted
 	penalty     int64
 }
 
-// deadlineSpins is how many times longer to poll before a deadline than after work: in a virtual
-// machine, timers wake a thread up to 80 µs late.
+// deadlineSpins is how many times longer to poll before a deadline than after work.
 const deadlineSpins = 2
 
 const (
@@ -40,6 +40,9 @@ const (
 	// An idle step takes a fraction of a microsecond, and a program that polls yields after a few.
 	// A longer one than this was preempted, or yielded to a thread that does not yield.
 	interrupted = 200e3 // ns
+
+	latenessStep = 100  // ns by which a sleep reduces lateness
+	maxLateness  = 40e3 // ns; other threads wait while the engine polls that long
 
 	minPenalty = 10e6  // ns
 	maxPenalty = 320e6 // ns
@@ -94,15 +97,41 @@ func (s *spinner) keepSpinning(now, idle int64) bool { return now-idle < s.limit
 // untilDeadline reports whether to poll on until a deadline: one that is so near that a sleep would
 // end too late for it. On a link with a rate or a delay the packets depend on that.
 func (s *spinner) untilDeadline(now, deadline int64) bool {
-	return deadline != 0 && deadline-now < deadlineSpins*s.limit && s.maySpin(now)
+	if deadline == 0 || deadline-now >= deadlineSpins*s.limit || s.isCrowded(now) {
+		return false
+	}
+	return s.mustNotYield(now, deadline) || s.maySpin(now)
 }
 
-// wakeBefore returns until when to sleep for a deadline, so that the engine polls when it comes.
+// mustNotYield reports whether a yield, or a sleep, could make the engine miss a deadline. After a
+// preemption the engine polls only that long.
+func (s *spinner) mustNotYield(now, deadline int64) bool {
+	return deadline != 0 && deadline-now <= s.lateness
+}
+
+// wakeBefore returns until when to sleep for a deadline, so that the engine polls when it comes. 0
+// is none.
 func (s *spinner) wakeBefore(now, deadline int64) int64 {
-	if deadline-now > deadlineSpins*s.limit && s.maySpin(now) {
-		return deadline - deadlineSpins*s.limit
+	lead := s.lateness
+	if s.maySpin(now) {
+		lead = deadlineSpins * s.limit
+	}
+	if deadline-now > lead {
+		return deadline - lead
 	}
 	return deadline
+}
+
+// noteWake records when a sleep ended that was to end at the time alarm, 0 if at none. Nine of ten
+// sleeps end less than s.lateness after that.
+func (s *spinner) noteWake(alarm, woken int64) {
+	switch late := woken - alarm; {
+	case alarm == 0 || late < 0 || s.limit <= 0: // something else ended it
+	case late > s.lateness:
+		s.lateness = min(s.lateness+9*latenessStep, maxLateness, s.limit)
+	default:
+		s.lateness = max(s.lateness-latenessStep, 0)
+	}
 }
 
 // maySpin reports whether polling delays no other thread, if the engine yields. Among many threads
@@ -111,8 +140,12 @@ func (s *spinner) maySpin(now int64) bool {
 	if s.limit <= 0 || now < s.noSpinUntil {
 		return false
 	}
+	return !s.isCrowded(now)
+}
+
+func (s *spinner) isCrowded(now int64) bool {
 	s.check(now)
-	return !s.crowded
+	return s.crowded
 }
 
 // check counts the runnable threads, at most once in overcommitCheck.

@@ -81,22 +81,57 @@ func TestSpinnerPollsBeforeADeadline(t *testing.T) {
 		name        string
 		limit       int64
 		noSpinUntil int64
+		lateness    int64
 		deadline    int64
 		poll        bool
 		wake        int64
 	}{
-		{"no deadline", limit, 0, 0, false, 0},
-		{"near", limit, 0, now + 2*limit - 1, true, now + 2*limit - 1},
-		{"far", limit, 0, now + 1e6, false, now + 1e6 - 2*limit},
-		{"near, after a preemption", limit, now + 1, now + 1000, false, now + 1000},
-		{"spinning disabled", 0, 0, now + 1000, false, now + 1000},
+		{"no deadline", limit, 0, 0, 0, false, 0},
+		{"no deadline, late timers", limit, 0, maxLateness, 0, false, 0},
+		{"near", limit, 0, 0, now + 2*limit - 1, true, now + 2*limit - 1},
+		{"far", limit, 0, 0, now + 1e6, false, now + 1e6 - 2*limit},
+		{"near, after a preemption", limit, now + 1, 0, now + 1000, false, now + 1000},
+		{"near, after a preemption, late timers", limit, now + 1, 1000, now + 1000, true, now + 1000},
+		{"far, after a preemption, late timers", limit, now + 1, 1000, now + 5000, false, now + 4000},
+		{"spinning disabled", 0, 0, 0, now + 1000, false, now + 1000},
 	} {
-		s := spinner{limit: c.limit, loadavg: -1, noSpinUntil: c.noSpinUntil}
+		s := spinner{limit: c.limit, loadavg: -1, noSpinUntil: c.noSpinUntil, lateness: c.lateness}
 		if got := s.untilDeadline(now, c.deadline); got != c.poll {
 			t.Errorf("%s: polls %t, want %t", c.name, got, c.poll)
 		}
 		if got := s.wakeBefore(now, c.deadline); got != c.wake {
 			t.Errorf("%s: sleeps until %d, want %d", c.name, got, c.wake)
 		}
+	}
+}
+
+func TestSpinnerLearnsTheLatenessOfTimers(t *testing.T) {
+	const alarm = int64(1e9)
+	s := spinner{limit: 50e3}
+	for i := range 2000 {
+		late := int64(20e3)
+		if i%20 == 0 {
+			late = 500e3
+		}
+		s.noteWake(alarm, alarm+late)
+	}
+	if s.lateness < 20e3 || s.lateness > 22e3 {
+		t.Errorf("lateness %d ns, of 20 µs in 19 sleeps of 20", s.lateness)
+	}
+	s.noteWake(0, alarm)
+	s.noteWake(alarm, alarm-1e3)
+	if s.lateness < 20e3 {
+		t.Errorf("lateness %d ns after sleeps that no timer ended", s.lateness)
+	}
+	for range 2000 {
+		s.noteWake(alarm, alarm+500e3)
+	}
+	if s.lateness != maxLateness {
+		t.Errorf("lateness %d ns of very late timers, want the limit", s.lateness)
+	}
+	s = spinner{}
+	s.noteWake(alarm, alarm+500e3)
+	if s.lateness != 0 {
+		t.Errorf("lateness %d ns of an engine that may not poll", s.lateness)
 	}
 }
