@@ -2,6 +2,7 @@ package mrtable
 
 import (
 	"fmt"
+	"hash/crc32"
 	"testing"
 
 	"softroce/internal/ib"
@@ -150,5 +151,25 @@ func BenchmarkRemote(b *testing.B) {
 		if _, err := g.table.Remote(g.pd, 0, keys[i%len(keys)], 8, 32, ib.AccessRemoteWrite); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkStoreLast writes messages of 4 KiB to one buffer, and in turn to those of many queue
+// pairs, which are not in the processor's cache. Between two messages it computes the CRC of one,
+// as a link does.
+func BenchmarkStoreLast(b *testing.B) {
+	const size = 4 << 10
+	message := make([]byte, size)
+	for _, buffers := range []int{1, 1000, 10_000} {
+		memory := make([]byte, buffers*size)
+		b.Run(fmt.Sprint(buffers), func(b *testing.B) {
+			b.SetBytes(size)
+			var barrier uint64
+			for i := range b.N {
+				at := i % buffers * size
+				crc32.ChecksumIEEE(message)
+				storeLast(memory[at:at+size], message, &barrier)
+			}
+		})
 	}
 }
