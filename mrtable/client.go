@@ -23,8 +23,11 @@ const aliveFor = 1e6
 
 // clientOf returns the client that r belongs to.
 func (io *IO) clientOf(r *Region) *Client {
-	if c := r.PD.Client; c != nil {
-		return c
+	switch {
+	case len(r.PD.Clients) > 0:
+		return r.PD.Clients[io.index]
+	case r.PD.Client != nil:
+		return r.PD.Client
 	}
 	return &io.anonymous
 }
@@ -83,7 +86,7 @@ func (io *IO) filterLive(b *Batch) {
 		o := &b.ops[i]
 		err := io.checkAlive(b.client, o.region)
 		switch {
-		case !o.region.registered().live:
+		case o.region.registered().gone.Load():
 			err = ErrKey
 		case err == nil && o.tag != nil && len(io.failed) > 0 && io.hasFailed(o.tag):
 			continue

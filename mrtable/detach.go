@@ -94,15 +94,21 @@ func (io *IO) pinOwn(b *Batch) {
 
 // pin keeps the memory of r until Settle.
 func (b *Batch) pin(r *Region) {
+	defer r.table.lock().unlock()
 	r.pins++
 	b.pinned = append(b.pinned, r)
 }
 
 func (io *IO) unpin(b *Batch) {
 	for _, r := range b.pinned {
-		if r.pins--; r.pins == 0 && r.released {
-			r.Memory.Close()
-		}
+		r.unpin()
+	}
+}
+
+func (r *Region) unpin() {
+	defer r.table.lock().unlock()
+	if r.pins--; r.pins == 0 && r.released {
+		r.Memory.Close()
 	}
 }
 
@@ -129,7 +135,7 @@ func (io *IO) pinSources(b *Batch) {
 	}
 	for _, t := range io.tables {
 		for i := range t.slots {
-			if r := t.slots[i].region; r != nil {
+			if r := t.slots[i].region.Load(); r != nil {
 				pin(r)
 			}
 		}
@@ -137,6 +143,9 @@ func (io *IO) pinSources(b *Batch) {
 			pin(r)
 		}
 		for _, r := range t.retiredEarlier {
+			pin(r)
+		}
+		for _, r := range t.sharing.waiting() {
 			pin(r)
 		}
 	}

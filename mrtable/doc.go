@@ -22,6 +22,12 @@
 // new access uses it. Writes queued before that are executed. The underlying region cannot be
 // deregistered while a window is bound to it.
 //
+// # Several engines
+//
+// The engines of one NIC share a Table, and each has an IO (shared.go). Registration and
+// deregistration exclude them; lookups take no lock, because work requests of any engine may bind
+// and invalidate windows meanwhile.
+//
 // # Three kinds of memory
 //
 // Mapped memory (Files.Map, HeapMemory) is accessed in place, without a system call or an extra

@@ -2,6 +2,7 @@ package mrtable
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"softroce/internal/ib"
 )
@@ -16,7 +17,11 @@ type IO struct {
 	released uint64  // how often ReleaseReads was called
 	epoch    uint64
 	retired  int      // deregistered regions whose memory is not released yet
-	tables   []*Table // tables whose deregistered memory this IO releases
+	tables   []*Table // tables whose deregistered memory this IO releases, and those that it shares
+
+	index  int           // in the tables that it shares
+	shares bool          // it shares a table
+	epochs atomic.Uint64 // epoch, for the others that share it
 
 	// Now is the time in nanoseconds, or 0 if it is unknown. The owner sets it before each Epoch.
 	// Whether a process is alive is then looked up once in a while only.
@@ -48,7 +53,7 @@ func NewIO(arena int) *IO {
 // check applies the checks of every access, independent of earlier checks by the caller.
 func (io *IO) check(r *Region, addr uint64, n int, need ib.Access) error {
 	switch {
-	case r == nil || !r.live:
+	case r == nil || r.gone.Load():
 		return ErrKey
 	case r.Access&need != need:
 		return ErrAccess
@@ -61,10 +66,13 @@ func (io *IO) check(r *Region, addr uint64, n int, need ib.Access) error {
 	return nil
 }
 
-// claimTable makes io release the memory that r's table deregisters. A table belongs to the first
-// IO that accesses one of its regions. Other IOs may access only its mapped memory, and only while
-// it is registered.
+// claimTable makes io release the memory that r's table deregisters, unless several IOs share it. A
+// table belongs to the first IO that accesses one of its regions. Other IOs may access only its
+// mapped memory, and only while it is registered.
 func (io *IO) claimTable(r *Region) error {
+	if r.table.sharing.has(io) {
+		return nil
+	}
 	if r.table.io != nil {
 		if r.process != nil {
 			return ErrForeign
@@ -214,6 +222,12 @@ func (io *IO) fail(tag any, err error) {
 // previous call of Epoch.
 func (io *IO) Epoch() {
 	io.epoch++
+	if io.shares {
+		io.epochs.Store(io.epoch)
+		for _, t := range io.tables {
+			t.sharing.release()
+		}
+	}
 	io.arena.epoch()
 	if io.detached == 0 {
 		for i := range io.spares {
@@ -224,6 +238,9 @@ func (io *IO) Epoch() {
 		return
 	}
 	io.tables = slices.DeleteFunc(io.tables, func(t *Table) bool {
+		if t.sharing != nil {
+			return false
+		}
 		for i, r := range t.retiredEarlier {
 			io.release(r)
 			t.retiredEarlier[i] = nil
@@ -251,6 +268,7 @@ func (io *IO) ReleaseReads() {
 
 // release closes the memory of a region, unless a detached batch still uses it.
 func (io *IO) release(r *Region) {
+	defer r.table.lock().unlock()
 	r.released = true
 	if r.pins == 0 {
 		r.Memory.Close()

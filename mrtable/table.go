@@ -18,7 +18,7 @@ const (
 )
 
 // A Table holds the protection domains, memory regions and windows of one NIC. Only its engine's
-// goroutine uses it.
+// goroutine uses it, unless several engines share it: see Share.
 type Table struct {
 	// Refuse, if it is set, is called for each remote access that the checks below allow, and
 	// refuses it with true.
@@ -33,17 +33,22 @@ type Table struct {
 	io             *IO
 	retired        []*Region
 	retiredEarlier []*Region
+
+	sharing *sharing // nil: one engine uses the table
 }
 
 type slot struct {
-	region *Region // nil: slot is free, or its window is not bound
+	region atomic.Pointer[Region] // nil: slot is free, or its window is not bound
 	window *Window
 	tag    uint32
 }
 
 // A PD is a protection domain, identified by its pointer.
 type PD struct {
-	Client *Client // whose memory its regions are; nil: the IO's own. It does not change
+	// Client is whose memory its regions are; nil: the IO's own. Of a shared table, Clients has
+	// that for each IO. They do not change.
+	Client  *Client
+	Clients []*Client
 
 	table *Table // nil after DeallocPD
 	uses  int
@@ -59,18 +64,19 @@ type Region struct {
 
 	table   *Table
 	key     uint32
-	live    bool
 	process *processMemory // Memory, if it can only be copied
 	windows int            // number of windows bound to it
 
-	gone     atomic.Bool // not live, for batches in progress
+	gone     atomic.Bool // not live any more
 	pins     int         // detached batches that use Memory
 	released bool        // Memory is to be closed when none does
+	epochs   []uint64    // of a shared table: when the IOs do not use Memory any more
 
 	// Set for a bound window, which is a part of parent.
 	window *Window
 	parent *Region
 	base   uint64 // offset of its first byte in Memory
+	qpn    uint32 // type 2: queue pair that bound it
 }
 
 // registered returns the registered region that r is, or is a part of.
@@ -140,7 +146,7 @@ func (t *Table) Register(pd *PD, mem Memory, iova, length uint64, a ib.Access) (
 // Reregister replaces old by a new region with the same key. Users of old find it invalid, as after
 // Deregister. Errors are those of Register, ErrKey and ErrBusy; then old is unchanged.
 func (t *Table) Reregister(old *Region, pd *PD, mem Memory, iova, length uint64, a ib.Access) (*Region, error) {
-	if old == nil || old.table != t || !old.live || old.window != nil {
+	if old == nil || old.table != t || old.gone.Load() || old.window != nil {
 		return nil, ErrKey
 	}
 	if old.windows > 0 {
@@ -179,20 +185,22 @@ func (t *Table) newRegion(pd *PD, mem Memory, iova, length uint64, a ib.Access) 
 
 // insert puts r into the slot of its key.
 func (t *Table) insert(r *Region) {
-	r.live = true
-	t.slots[r.key>>tagBits].region = r
+	t.slots[r.key>>tagBits].region.Store(r)
 	t.live++
 	r.PD.uses++
 }
 
 // remove invalidates r and schedules its memory for closing. The caller handles its slot.
 func (t *Table) remove(r *Region) {
-	r.live = false
 	r.gone.Store(true)
 	t.live--
 	r.PD.uses--
 	if t.io == nil {
 		r.Memory.Close() // no IO has used this table's memory
+		return
+	}
+	if s := t.sharing; s != nil {
+		s.retire(r)
 		return
 	}
 	t.retired = append(t.retired, r)
@@ -223,7 +231,7 @@ func (t *Table) takeSlot() (uint32, bool) {
 // region is not live. It returns ErrBusy, and changes nothing, while a memory window is bound to
 // the region.
 func (t *Table) Deregister(r *Region) error {
-	if r == nil || r.table != t || !r.live || r.window != nil {
+	if r == nil || r.table != t || r.gone.Load() || r.window != nil {
 		return nil
 	}
 	if r.windows > 0 {
@@ -235,7 +243,8 @@ func (t *Table) Deregister(r *Region) error {
 }
 
 func (t *Table) freeSlot(index uint32) {
-	t.slots[index].region, t.slots[index].window = nil, nil
+	t.slots[index].region.Store(nil)
+	t.slots[index].window = nil
 	t.free = append(t.free, index)
 }
 
@@ -274,7 +283,7 @@ func (t *Table) RemoteWhole(pd *PD, qpn, rkey uint32, need ib.Access) (*Region, 
 // pair, then the rest like a local one (IBTA 9.7.4.1.5, 10.6.7.2).
 func (t *Table) checkRemote(r *Region, pd *PD, qpn uint32, addr uint64, n uint32, need ib.Access) (*Region, error) {
 	if w := r.window; w != nil {
-		if w.kind != Type1 && w.qpn != qpn {
+		if w.kind != Type1 && r.qpn != qpn {
 			return nil, ErrQP
 		}
 		if w.kind == Type2A {
@@ -294,7 +303,7 @@ func (t *Table) lookup(key uint32) *Region {
 	if index >= uint32(len(t.slots)) {
 		return nil
 	}
-	if r := t.slots[index].region; r != nil && r.key == key {
+	if r := t.slots[index].region.Load(); r != nil && r.key == key {
 		return r
 	}
 	return nil
@@ -321,7 +330,7 @@ func (r *Region) contains(addr, n uint64) bool {
 }
 
 // Live reports whether the region is registered, or the window still bound.
-func (r *Region) Live() bool { return r.live }
+func (r *Region) Live() bool { return !r.gone.Load() }
 
 // LKey returns the key for work requests. It is never 0.
 func (r *Region) LKey() uint32 { return r.key }
@@ -336,7 +345,7 @@ func (t *Table) Len() int { return t.live }
 func (t *Table) All() iter.Seq[*Region] {
 	return func(yield func(*Region) bool) {
 		for i := range t.slots {
-			if r := t.slots[i].region; r != nil && r.window == nil && !yield(r) {
+			if r := t.slots[i].region.Load(); r != nil && r.window == nil && !yield(r) {
 				return
 			}
 		}

@@ -91,10 +91,10 @@ func (w *Window) QPN() uint32 {
 
 func (w *Window) unbind() {
 	if r := w.bound; r != nil {
-		r.live = false
+		r.gone.Store(true)
 		r.parent.windows--
 		w.bound = nil
-		w.table.slots[w.key>>tagBits].region = nil
+		w.table.slots[w.key>>tagBits].region.Store(nil)
 	}
 }
 
@@ -113,6 +113,7 @@ type Binding struct {
 // AccessRemoteAtomic require AccessLocalWrite of the region, not its remote access. A rejected bind
 // changes nothing; errors are ErrKey, ErrPD, ErrWindow, ErrFlags, ErrAccess and ErrBounds.
 func (t *Table) Bind(b Binding) error {
+	defer t.lock().unlock()
 	w := t.window(b.RKey)
 	if w == nil {
 		return ErrKey
@@ -186,17 +187,18 @@ func (w *Window) bind(r *Region, b *Binding) {
 	}
 	w.bound = &Region{
 		PD: w.PD, IOVA: iova, Length: b.Length, Access: b.Access | r.Access&ib.AccessLocalWrite, Memory: r.Memory,
-		table: w.table, key: w.key, live: true, process: r.process,
+		table: w.table, key: w.key, qpn: w.qpn, process: r.process,
 		window: w, parent: r, base: r.offset(b.Addr),
 	}
 	r.windows++
-	w.table.slots[w.key>>tagBits].region = w.bound
+	w.table.slots[w.key>>tagBits].region.Store(w.bound)
 }
 
 // Invalidate unbinds a type 2 window, for a work request of the queue pair or a SEND from its peer.
 // It does nothing to an unbound window. Errors are ErrKey; ErrWindow for the key of a region or a
 // type 1 window; ErrQP; and ErrPD.
 func (t *Table) Invalidate(pd *PD, qpn, rkey uint32) error {
+	defer t.lock().unlock()
 	w := t.window(rkey)
 	switch {
 	case w == nil && t.lookup(rkey) != nil:
