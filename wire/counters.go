@@ -141,6 +141,9 @@ func (c *LinkCounters) addRx(f *RxFrame) {
 	c.RxBytes += uint64(f.ipLen())
 }
 
+// Add adds the counters of another link.
+func (c *LinkCounters) Add(o *LinkCounters) { c.setSum(c, o) }
+
 // setSum sets c to the sum of a and b.
 func (c *LinkCounters) setSum(a, b *LinkCounters) {
 	*c = *a

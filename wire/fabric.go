@@ -61,13 +61,30 @@ func NewFabric() *Fabric {
 // NewLink adds a link with some addresses. Links of equal owners, which must be comparable, are
 // used by one goroutine. A nil owner equals no other.
 func (f *Fabric) NewLink(owner any, addrs ...netip.Addr) *FabricLink {
-	p := &FabricLink{fabric: f, owner: owner, ring: frameRing{limit: f.queue}, inbox: inbox{limit: f.queue},
+	p := &FabricLink{fabric: f, owner: owner, ring: frameRing{limit: f.queue}, arrivals: arrivals{inbox: inbox{limit: f.queue}},
 		groups: map[netip.Addr]bool{}, nic: -1}
 	f.mu.Lock()
 	f.ports = append(f.ports, p)
 	f.mu.Unlock()
 	p.SetAddresses(addrs...)
 	return p
+}
+
+// Split divides the NIC at the link's port into slices, each for another engine, and returns their
+// links, p first. A frame goes to the slice that serves its destination queue pair. There may be no
+// network of switches, and no link may be in use.
+func (p *FabricLink) Split(owners ...any) []*FabricLink {
+	all := []*FabricLink{p}
+	for _, o := range owners {
+		all = append(all, p.fabric.NewLink(o))
+	}
+	p.fabric.mu.Lock()
+	defer p.fabric.mu.Unlock()
+	for _, s := range all {
+		s.slices = all
+	}
+	p.fabric.rebuild()
+	return all
 }
 
 // rebuild replaces the table. If two links claim one address, the older has it.
@@ -110,14 +127,15 @@ type FabricLink struct {
 	groups   map[netip.Addr]bool // joined; guarded by fabric.mu
 	mac      atomic.Pointer[[6]byte]
 
-	route       route
-	ring        frameRing
-	now         int64 // time of the last call
-	inbox       inbox
-	taken       []*rxCopy // frames taken from inbox
-	delivered   int       // number of frames of taken that Receive has returned
-	spareCopies []*rxCopy // buffers for copies
-	waiters     []*FabricLink
+	// The links of a NIC that several engines drive, by slice; nil: there is one engine. The first
+	// has the addresses.
+	slices []*FabricLink
+
+	route route
+	ring  frameRing
+	now   int64 // time of the last call
+	arrivals
+	spareCopies copies
 	inboxFirst  bool // the next Receive reads the inbox before the ring
 	nextID      uint16
 	counters    LinkCounters
@@ -159,6 +177,9 @@ func (p *FabricLink) SetStations(stations ...Station) {
 // vlans returns 0 and the VLANs of the link's stations.
 func (p *FabricLink) vlans() []uint16 {
 	l := []uint16{0}
+	if p.slices != nil {
+		p = p.slices[0]
+	}
 	for _, s := range p.stations {
 		if !slices.Contains(l, s.VLAN) {
 			l = append(l, s.VLAN)
@@ -211,6 +232,9 @@ func (f *fabricInterface) Resolve(ctx context.Context, p *Path) error {
 
 // sourceMAC returns the source MAC of frames from src, which only captures show.
 func (p *FabricLink) sourceMAC(src netip.Addr) [6]byte {
+	if p.slices != nil {
+		p = p.slices[0]
+	}
 	if m := p.mac.Load(); m != nil {
 		return *m
 	}
@@ -237,9 +261,9 @@ func (p *FabricLink) Send(now int64, batch []TxFrame) (int, error) {
 			i++
 			continue
 		}
-		to := p.lookup(batch[i].Path)
+		to := p.lookup(&batch[i])
 		j := i + 1
-		for j < len(batch) && !tooLong(&batch[j], fabricMTU) && p.lookup(batch[j].Path) == to &&
+		for j < len(batch) && !tooLong(&batch[j], fabricMTU) && p.lookup(&batch[j]) == to &&
 			(to != nil || !batch[j].Path.Dst.IsMulticast()) {
 			j++
 		}
@@ -256,12 +280,16 @@ func (p *FabricLink) Send(now int64, batch []TxFrame) (int, error) {
 
 func tooLong(f *TxFrame, mtu int) bool { return f.IPLen() > mtu }
 
-func (p *FabricLink) lookup(path *Path) *FabricLink {
+func (p *FabricLink) lookup(f *TxFrame) *FabricLink {
 	t := p.fabric.table.Load()
-	if p.route.path != path || p.route.table != t {
-		p.route = route{path, t, t.ports[path.station()]}
+	if p.route.path != f.Path || p.route.table != t {
+		p.route = route{f.Path, t, t.ports[f.Path.station()]}
 	}
-	return p.route.to
+	to := p.route.to
+	if to != nil && to.slices != nil {
+		return to.slices[SliceOf(destQP(f.Head[:]), len(to.slices))]
+	}
+	return to
 }
 
 // sendTo sends frames to one link and returns how many it took.
@@ -304,7 +332,7 @@ func (p *FabricLink) sendCopies(to *FabricLink, batch []TxFrame) (taken int) {
 		n := min(len(rest), to.inbox.free())
 		for i := range n {
 			rest[i].ID, rest[i].ICRC = p.nextID+uint16(i), 0
-			p.buffer(i).set(&rest[i], mac)
+			p.spareCopies.at(i).set(&rest[i], mac)
 		}
 		put, wake, waits := to.inbox.put(p, p.spareCopies[:n], n < len(rest))
 		p.nextID += uint16(put)
@@ -316,17 +344,6 @@ func (p *FabricLink) sendCopies(to *FabricLink, batch []TxFrame) (taken int) {
 			return taken
 		}
 	}
-}
-
-// buffer returns the i-th buffer for copies.
-func (p *FabricLink) buffer(i int) *rxCopy {
-	if i == len(p.spareCopies) {
-		p.spareCopies = append(p.spareCopies, nil)
-	}
-	if p.spareCopies[i] == nil {
-		p.spareCopies[i] = new(rxCopy)
-	}
-	return p.spareCopies[i]
 }
 
 func (p *FabricLink) ready() {
@@ -354,30 +371,15 @@ func (p *FabricLink) Receive(now int64, batch []RxFrame) (int, error) {
 	p.ring.release()
 	var n int
 	if p.inboxFirst {
-		n = p.receiveCopied(batch)
+		n = p.arrivals.receive(batch)
 		n += p.ring.receive(batch[n:])
 	} else {
 		n = p.ring.receive(batch)
-		n += p.receiveCopied(batch[n:])
+		n += p.arrivals.receive(batch[n:])
 	}
 	p.inboxFirst = !p.inboxFirst // so that neither starves the other
 	p.counters.addRxBatch(batch[:n])
 	return n, nil
-}
-
-// receiveCopied returns frames of other owners. Their buffers go back to the inbox together, after
-// all of them were returned and are no longer in use.
-func (p *FabricLink) receiveCopied(batch []RxFrame) int {
-	if p.delivered == len(p.taken) && (p.delivered > 0 || p.inbox.n.Load() > 0) {
-		p.taken, p.waiters = p.inbox.take(p.taken, p.waiters)
-		p.delivered = 0
-	}
-	n := min(len(batch), len(p.taken)-p.delivered)
-	for i := range n {
-		batch[i] = p.taken[p.delivered].RxFrame
-		p.delivered++
-	}
-	return n
 }
 
 // CopyPayload implements Link.
@@ -393,7 +395,7 @@ func (p *FabricLink) OnReady(f func()) { p.onReady.Store(&f) }
 // NextDeadline implements Link. Queued frames are due at once, because OnReady reports neither
 // frames of the same owner nor those that the last Receive left.
 func (p *FabricLink) NextDeadline() int64 {
-	if p.ring.pending() > 0 || p.delivered < len(p.taken) || p.inbox.n.Load() > 0 {
+	if p.ring.pending() > 0 || p.arrivals.pending() {
 		return max(1, p.now)
 	}
 	if n := p.fabric.network; n != nil {

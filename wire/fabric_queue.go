@@ -38,9 +38,12 @@ type inbox struct {
 	limit   int
 	queue   []*rxCopy
 	empty   []*rxCopy
-	waiters []*FabricLink // links that found the queue full
+	waiters []waiter // links that found the queue full
 	closed  bool
 }
+
+// A waiter is a link that is called when an inbox that was full has room.
+type waiter interface{ ready() }
 
 // free returns a lower bound of the frames that fit, for the only goroutine that adds frames.
 func (in *inbox) free() int { return max(0, in.limit-int(in.n.Load())) }
@@ -49,7 +52,7 @@ func (in *inbox) free() int { return max(0, in.limit-int(in.n.Load())) }
 // how many. wake reports whether the receiver may be asleep. If not all fit, or no more would,
 // waits is true and from is called when there is room again. A closed inbox takes all frames and
 // discards them.
-func (in *inbox) put(from *FabricLink, frames []*rxCopy, more bool) (n int, wake, waits bool) {
+func (in *inbox) put(from waiter, frames []*rxCopy, more bool) (n int, wake, waits bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.closed {
@@ -73,7 +76,7 @@ func (in *inbox) put(from *FabricLink, frames []*rxCopy, more bool) (n int, wake
 	return n, wake, waits
 }
 
-func (in *inbox) addWaiter(p *FabricLink) {
+func (in *inbox) addWaiter(p waiter) {
 	for _, w := range in.waiters {
 		if w == p {
 			return
@@ -84,7 +87,7 @@ func (in *inbox) addWaiter(p *FabricLink) {
 
 // take exchanges the queue for frames, which are no longer in use, and calls the links that waited
 // for room.
-func (in *inbox) take(frames []*rxCopy, waiting []*FabricLink) ([]*rxCopy, []*FabricLink) {
+func (in *inbox) take(frames []*rxCopy, waiting []waiter) ([]*rxCopy, []waiter) {
 	in.mu.Lock()
 	in.empty = append(in.empty, frames...)
 	queue := in.queue
@@ -109,4 +112,51 @@ func (in *inbox) close() {
 	for _, p := range waiting {
 		p.ready()
 	}
+}
+
+// arrivals are the frames that a link receives from links of other owners.
+type arrivals struct {
+	inbox     inbox
+	taken     []*rxCopy // frames taken from inbox
+	delivered int       // number of frames of taken that receive has returned
+	waiters   []waiter
+}
+
+// pending reports whether frames wait for receive.
+func (a *arrivals) pending() bool { return a.delivered < len(a.taken) || a.inbox.n.Load() > 0 }
+
+// receive fills batch. The buffers go back to the inbox together, after all of them were returned
+// and are no longer in use.
+func (a *arrivals) receive(batch []RxFrame) int {
+	if a.delivered == len(a.taken) && (a.delivered > 0 || a.inbox.n.Load() > 0) {
+		a.taken, a.waiters = a.inbox.take(a.taken, a.waiters)
+		a.delivered = 0
+	}
+	n := min(len(batch), len(a.taken)-a.delivered)
+	for i := range n {
+		batch[i] = a.taken[a.delivered].RxFrame
+		a.delivered++
+	}
+	return n
+}
+
+// keep replaces the frames that receive has returned.
+func (a *arrivals) keep() {
+	for i := range a.taken[:a.delivered] {
+		a.taken[i] = new(rxCopy)
+	}
+}
+
+// copies are buffers in which a link copies frames for the inboxes of others.
+type copies []*rxCopy
+
+// at returns the i-th buffer.
+func (c *copies) at(i int) *rxCopy {
+	if i == len(*c) {
+		*c = append(*c, nil)
+	}
+	if (*c)[i] == nil {
+		(*c)[i] = new(rxCopy)
+	}
+	return (*c)[i]
 }

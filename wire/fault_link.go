@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 
 	"softroce/packet"
@@ -35,7 +36,7 @@ const (
 type FaultLink struct {
 	inner     Link
 	noter     Noter
-	rules     fault.Evaluator
+	rules     *faultRules
 	info      fault.PacketInfo // of the current packet
 	verdict   fault.Verdict    // on the current packet
 	now       int64
@@ -51,13 +52,41 @@ type FaultLink struct {
 	rxFrames  [faultBatch]RxFrame // from the link
 	rxN, rxI  int                 // frames in rxFrames, and the next one to evaluate
 	delivered []*rxCopy           // by the last Receive, reused after the next
+}
 
+// faultRules are the rules of a FaultLink, which those of the other slices of a NIC share. Then a
+// lock is taken for each packet.
+type faultRules struct {
+	fault.Evaluator
 	newProgram atomic.Pointer[fault.Program]
+	shared     bool
+	mu         sync.Mutex
+}
+
+func (r *faultRules) lock() {
+	if r.shared {
+		r.mu.Lock()
+	}
+}
+
+func (r *faultRules) unlock() {
+	if r.shared {
+		r.mu.Unlock()
+	}
 }
 
 // NewFaultLink wraps a link. A nil program has no rules.
 func NewFaultLink(inner Link, p *fault.Program) *FaultLink {
-	return &FaultLink{inner: inner, noter: NoterOf(inner), rules: fault.NewEvaluator(p)}
+	return &FaultLink{inner: inner, noter: NoterOf(inner), rules: &faultRules{Evaluator: fault.NewEvaluator(p)}}
+}
+
+// Share wraps the link of another slice of the NIC. The rules, with what they have counted, are
+// those of f. Neither link may be in use by its goroutine.
+func (f *FaultLink) Share(inner Link) *FaultLink {
+	f.rules.shared = true
+	s := &FaultLink{inner: inner, noter: NoterOf(inner), rules: f.rules}
+	s.info.Owner = f.info.Owner
+	return s
 }
 
 // SetProgram replaces the program and resets the rules' counters. Queued packets stay queued. It
@@ -66,7 +95,7 @@ func (f *FaultLink) SetProgram(p *fault.Program) {
 	if p == nil {
 		p = &fault.Program{}
 	}
-	f.newProgram.Store(p)
+	f.rules.newProgram.Store(p)
 }
 
 // OnFirst sets a function that the link calls when a rule acts for the first time. It must not
@@ -88,9 +117,14 @@ func (f *FaultLink) Remove(id int) bool {
 	if !f.rules.Remove(id) {
 		return false
 	}
+	f.Release(id)
+	return true
+}
+
+// Release lets the packets pass next that a rule which was removed has stalled.
+func (f *FaultLink) Release(id int) {
 	f.tx.release(id, f.now)
 	f.rx.release(id, f.now)
-	return true
 }
 
 // RuleCounters returns what each rule did, in the order of the program. It is for the goroutine
@@ -100,17 +134,30 @@ func (f *FaultLink) RuleCounters() []fault.RuleCounters { return f.rules.Counter
 // begin is the first step of Send and Receive.
 func (f *FaultLink) begin(now int64) error {
 	f.now = now
-	if p := f.newProgram.Load(); p != nil && f.newProgram.CompareAndSwap(p, nil) {
-		first := f.rules.OnFirst
-		f.rules = fault.NewEvaluator(p)
-		f.rules.OnFirst = first
-	}
-	f.rules.Begin(now)
+	f.rules.begin(now)
 	if f.tx.empty() && f.held.n == 0 {
 		return nil
 	}
 	f.tx.expire(now)
 	return f.sendReady()
+}
+
+func (r *faultRules) begin(now int64) {
+	r.lock()
+	defer r.unlock()
+	if p := r.newProgram.Load(); p != nil && r.newProgram.CompareAndSwap(p, nil) {
+		first := r.OnFirst
+		r.Evaluator = fault.NewEvaluator(p)
+		r.OnFirst = first
+	}
+	r.Begin(now)
+}
+
+// appliesTo is fault.Evaluator.AppliesTo.
+func (r *faultRules) appliesTo(d fault.Direction) bool {
+	r.lock()
+	defer r.unlock()
+	return r.AppliesTo(d)
 }
 
 // evaluate sets the verdict on a packet of n bytes from BTH to pad.
@@ -126,6 +173,8 @@ func (f *FaultLink) evaluate(now int64, d fault.Direction, qpn uint32, network p
 	if p.QPN = qpn; d == fault.Received {
 		p.QPN = p.Header.DestQP
 	}
+	f.rules.lock()
+	defer f.rules.unlock()
 	f.rules.Evaluate(now, p, &f.verdict, fault.MaxQueued-queued)
 }
 

@@ -20,7 +20,7 @@ func (f *FaultLink) Receive(now int64, batch []RxFrame) (int, error) {
 	if err := f.begin(now); err != nil {
 		return 0, err
 	}
-	if f.rx.empty() && f.rxI == f.rxN && !f.rules.AppliesTo(fault.Received) {
+	if f.rx.empty() && f.rxI == f.rxN && !f.rules.appliesTo(fault.Received) {
 		return f.inner.Receive(now, batch)
 	}
 	f.rx.free = append(f.rx.free, f.delivered...)

@@ -28,7 +28,7 @@ func (f *FaultLink) Send(now int64, batch []TxFrame) (int, error) {
 	if err := f.begin(now); err != nil {
 		return 0, err
 	}
-	if f.tx.empty() && f.held.n == 0 && !f.rules.AppliesTo(fault.Sent) {
+	if f.tx.empty() && f.held.n == 0 && !f.rules.appliesTo(fault.Sent) {
 		return f.inner.Send(now, batch)
 	}
 	from := 0 // frames from here to i pass unchanged

@@ -41,6 +41,9 @@ func (c *CaptureLink) keepReceived() { KeepReceived(c.inner) }
 
 func (l *LoopbackLink) keepReceived() {
 	l.ring.keep()
+	if l.crossing != nil {
+		l.arrivals.keep()
+	}
 	KeepReceived(l.inner)
 }
 
@@ -58,9 +61,7 @@ func (s *ShapedLink) keepReceived() {
 
 func (p *FabricLink) keepReceived() {
 	p.ring.keep()
-	for i := range p.taken[:p.delivered] {
-		p.taken[i] = new(rxCopy)
-	}
+	p.arrivals.keep()
 }
 
 // keep replaces the buffers of messages by copies.

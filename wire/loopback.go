@@ -21,6 +21,8 @@ type LoopbackLink struct {
 	lastPath  *Path
 	lastRoute loopbackRoute
 	groups    map[netip.Addr]bool // joined
+
+	*crossing // nil: one engine drives the NIC
 }
 
 // A loopbackRoute is where a LoopbackLink sends a frame.
@@ -51,7 +53,7 @@ func (l *LoopbackLink) Send(now int64, batch []TxFrame) (int, error) {
 		n, err := 0, error(nil)
 		switch to {
 		case routeSelf:
-			n = l.loopBack(batch[i:j])
+			n = l.sendToSelf(batch[i:j])
 		case routeBoth:
 			clearDropped(batch[i:j])
 			n, err = l.inner.Send(now, batch[i:j])
@@ -73,7 +75,7 @@ func (l *LoopbackLink) route(p *Path) loopbackRoute {
 		switch {
 		case l.local(p.station()):
 			l.lastRoute = routeSelf
-		case l.groups[p.Dst]:
+		case l.groups[p.Dst] || l.crossing != nil && l.joinedByOthers(p.Dst):
 			l.lastRoute = routeBoth
 		}
 	}
@@ -114,7 +116,11 @@ func (l *LoopbackLink) Receive(now int64, batch []RxFrame) (n int, err error) {
 	}
 	m := 0
 	if n < len(batch) {
-		m, err = l.inner.Receive(now, batch[n:])
+		if l.crossing != nil {
+			m, err = l.receiveSteered(now, batch[n:])
+		} else {
+			m, err = l.inner.Receive(now, batch[n:])
+		}
 		n += m
 	}
 	if l.linkFirst {
@@ -139,7 +145,7 @@ func (l *LoopbackLink) CopyPayload() {
 // NextDeadline implements Link. Looped-back frames are due at once.
 func (l *LoopbackLink) NextDeadline() int64 {
 	d := l.inner.NextDeadline()
-	if l.ring.pending() > 0 {
+	if l.ring.pending() > 0 || l.crossing != nil && l.arrivals.pending() {
 		return earlier(d, max(1, l.now))
 	}
 	return d
@@ -162,7 +168,12 @@ func earlier(a, b int64) int64 {
 func (l *LoopbackLink) FD() int { return l.inner.FD() }
 
 // OnReady implements Link.
-func (l *LoopbackLink) OnReady(f func()) { l.inner.OnReady(f) }
+func (l *LoopbackLink) OnReady(f func()) {
+	if l.crossing != nil {
+		l.wake.Store(&f)
+	}
+	l.inner.OnReady(f)
+}
 
 // Capabilities implements Link. Looped-back frames have no ICRC even if the link's have. BadICRC is
 // still set if a bit was flipped.
@@ -177,5 +188,8 @@ func (l *LoopbackLink) Counters() *LinkCounters {
 // Close closes the link. Frames in the ring are lost.
 func (l *LoopbackLink) Close() error {
 	l.ring = frameRing{}
+	if l.crossing != nil {
+		l.arrivals.inbox.close()
+	}
 	return l.inner.Close()
 }

@@ -129,8 +129,14 @@ func (l *LoopbackLink) Leave(group netip.Addr) {
 func (l *LoopbackLink) copyToSelf(batch []TxFrame) {
 	for i := range batch {
 		f := &batch[i]
-		if !f.Dropped && !l.ring.push(f, f.Path.DstMAC) {
+		if f.Dropped {
+			continue
+		}
+		if l.groups[f.Path.Dst] && !l.ring.push(f, f.Path.DstMAC) {
 			l.own.Drops[DropOverrun]++
+		}
+		if l.crossing != nil {
+			l.copyToOthers(f)
 		}
 	}
 }

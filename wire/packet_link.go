@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -49,6 +50,12 @@ type PacketLink struct {
 	decoder  packetDecoder
 	counters LinkCounters
 	kernel   ingress // keeps received packets from the layers of the kernel
+
+	// Of a NIC that several engines drive, the link of one of its slices. The first one reserves
+	// the port, and joins groups for all.
+	number, slices int
+	first          *PacketLink
+	members        map[netip.Addr]map[*PacketLink]bool // of the first: the slices that have joined a group
 }
 
 // Sizes of socket buffers. The receive buffer has room for the windows of many peers together. The
@@ -61,8 +68,31 @@ const (
 
 // NewPacketLink opens a packet link on an interface. The calling thread must be in the
 // interface's network namespace.
-func NewPacketLink(iface *Netdev) (*PacketLink, error) {
-	l := &PacketLink{fd: -1, rx: newRxBatch(packetControlLen, false)}
+func NewPacketLink(iface *Netdev) (*PacketLink, error) { return newPacketSlice(iface, nil, 0, 1) }
+
+// NewPacketSlices opens the packet links of the n slices of a NIC. A socket filter passes each of
+// them what is for its queue pairs.
+func NewPacketSlices(iface *Netdev, n int) (links []*PacketLink, err error) {
+	for i := range n {
+		var first *PacketLink
+		if i > 0 {
+			first = links[0]
+		}
+		l, err := newPacketSlice(iface, first, i, n)
+		if err != nil {
+			for _, l := range links {
+				l.Close()
+			}
+			return nil, err
+		}
+		links = append(links, l)
+	}
+	return links, nil
+}
+
+func newPacketSlice(iface *Netdev, first *PacketLink, number, slices int) (*PacketLink, error) {
+	l := &PacketLink{fd: -1, rx: newRxBatch(packetControlLen, false), first: first, number: number, slices: slices,
+		members: map[netip.Addr]map[*PacketLink]bool{}}
 	l.tx = newTxBatch(l, virtioLen+packet.MaxFrameHeaderLen, true)
 	if err := l.open(iface); err != nil {
 		l.closeSockets()
@@ -73,7 +103,9 @@ func NewPacketLink(iface *Netdev) (*PacketLink, error) {
 }
 
 func (l *PacketLink) open(iface *Netdev) (err error) {
-	if err := l.reserve(iface); err != nil {
+	if l.first != nil {
+		l.iface, l.index = iface, iface.Index()
+	} else if err := l.reserve(iface); err != nil {
 		return err
 	}
 	// With protocol 0, the socket receives nothing until it has a filter and is bound to ETH_P_ALL.
@@ -90,13 +122,15 @@ func (l *PacketLink) open(iface *Netdev) (err error) {
 		}
 	}
 	setBuffers(l.fd, packetReceiveBuffer, packetSendBuffer)
-	if err := attachFilter(l.fd, iface.state.Load().ids()); err != nil {
+	if err := attachFilter(l.fd, iface.state.Load().ids(), l.number, l.slices); err != nil {
 		return err
 	}
 	if err := l.bind(); err != nil {
 		return err
 	}
-	l.kernel.follow(l.index, l.iface.Addresses())
+	if l.first == nil {
+		l.kernel.follow(l.index, l.iface.Addresses())
+	}
 	return nil
 }
 
@@ -112,12 +146,45 @@ func (l *PacketLink) rebind() {
 	if l.closed {
 		return
 	}
-	moved := l.follow()
-	attachFilter(l.fd, l.iface.state.Load().ids())
+	var moved bool
+	if l.first == nil {
+		moved = l.follow()
+		l.kernel.follow(l.index, l.iface.Addresses())
+	} else if i := l.iface.Index(); i != 0 && i != l.index {
+		moved, l.index = true, i
+	}
+	attachFilter(l.fd, l.iface.state.Load().ids(), l.number, l.slices)
 	if moved {
 		l.bind()
 	}
-	l.kernel.follow(l.index, l.iface.Addresses())
+}
+
+// Join implements Multicaster. The goroutines of the slices do not call it at a time.
+func (l *PacketLink) Join(group netip.Addr) error {
+	first := l
+	if l.first != nil {
+		first = l.first
+	}
+	if err := first.reservedPort.Join(group); err != nil {
+		return err
+	}
+	if first.members[group] == nil {
+		first.members[group] = map[*PacketLink]bool{}
+	}
+	first.members[group][l] = true
+	return nil
+}
+
+// Leave implements Multicaster.
+func (l *PacketLink) Leave(group netip.Addr) {
+	first := l
+	if l.first != nil {
+		first = l.first
+	}
+	if delete(first.members[group], l); len(first.members[group]) == 0 {
+		delete(first.members, group)
+		first.reservedPort.Leave(group)
+	}
 }
 
 // FD implements Link.

@@ -254,5 +254,5 @@ func TestFilterOfManyVLANsIsLoaded(t *testing.T) {
 	for i := range vlans {
 		vlans[i] = uint16(i + 1)
 	}
-	must(t, attachFilter(fd, vlans))
+	must(t, attachFilter(fd, vlans, 0, 1))
 }

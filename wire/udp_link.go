@@ -45,6 +45,8 @@ type UDPLink struct {
 	control  [txMessages][udpControlLen]byte
 	counters LinkCounters
 
+	slices int // of the NIC, whose links share the port
+
 	mu     sync.Mutex // for rebind, which the Netdev's watcher calls
 	index  int
 	closed bool
@@ -68,8 +70,31 @@ const (
 
 // NewUDPLink opens a UDP link on an interface. The calling thread must be in the interface's
 // network namespace.
-func NewUDPLink(iface *Netdev) (*UDPLink, error) {
-	l := &UDPLink{iface: iface, epoll: -1}
+func NewUDPLink(iface *Netdev) (*UDPLink, error) { return newUDPSlice(iface, 1) }
+
+// NewUDPSlices opens the UDP links of the n slices of a NIC. Their sockets share the port, and a
+// program passes each of them what is for its queue pairs.
+func NewUDPSlices(iface *Netdev, n int) (links []*UDPLink, err error) {
+	alone, err := NewUDPLink(iface) // sockets of another program may not share the port
+	if err != nil {
+		return nil, err
+	}
+	alone.Close()
+	for range n {
+		l, err := newUDPSlice(iface, n)
+		if err != nil {
+			for _, l := range links {
+				l.Close()
+			}
+			return nil, err
+		}
+		links = append(links, l)
+	}
+	return links, nil
+}
+
+func newUDPSlice(iface *Netdev, slices int) (*UDPLink, error) {
+	l := &UDPLink{iface: iface, epoll: -1, slices: slices}
 	l.tx = newTxBatch(l, 0, true)
 	if err := l.open(); err != nil {
 		l.closeSockets()
@@ -94,7 +119,7 @@ func (l *UDPLink) open() (err error) {
 		}
 		s := &udpSocket{fd: fd, is4: i == 0, rx: newRxBatch(udpControlLen, true), decoder: udpDecoder{is4: i == 0}}
 		l.sockets[i] = s
-		if err := s.configure(fd, l.iface.Name()); err != nil {
+		if err := s.configure(fd, l.iface.Name(), l.slices); err != nil {
 			return err
 		}
 		if err := l.poll(fd); err != nil {
@@ -138,13 +163,13 @@ func (l *UDPLink) replace(s *udpSocket) {
 		return // no descriptors left: the link stays without its interface
 	}
 	defer unix.Close(fd)
-	if s.configure(fd, l.iface.Name()) == nil && unix.Dup3(fd, s.fd, unix.O_CLOEXEC) == nil {
+	if s.configure(fd, l.iface.Name(), l.slices) == nil && unix.Dup3(fd, s.fd, unix.O_CLOEXEC) == nil {
 		l.poll(s.fd)
 	}
 }
 
 // configure sets a socket's options and binds it.
-func (s *udpSocket) configure(fd int, device string) error {
+func (s *udpSocket) configure(fd int, device string, slices int) error {
 	type option struct{ level, name, value int }
 	options := []option{
 		{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO},
@@ -166,6 +191,9 @@ func (s *udpSocket) configure(fd int, device string) error {
 		}
 	}
 	options = append(options, option{unix.SOL_UDP, unix.UDP_GRO, 1})
+	if slices > 1 {
+		options = append(options, option{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
+	}
 	for _, o := range options {
 		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
 			return fmt.Errorf("socket option %d of level %d: %w", o.name, o.level, err)
@@ -176,7 +204,26 @@ func (s *udpSocket) configure(fd int, device string) error {
 	if s.is4 {
 		family = unix.AF_INET
 	}
-	return bindPort(fd, family, device)
+	if err := bindPort(fd, family, device); err != nil || slices == 1 {
+		return err
+	}
+	return attachSteering(fd, slices)
+}
+
+// attachSteering makes the kernel choose among the sockets that share the port by the destination
+// QP, in the order in which they were bound. After one was replaced the order differs, and the
+// links pass packets on to each other.
+func attachSteering(fd, slices int) error {
+	program := assemble([]filterStep{
+		{code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, k: destQPOffset}, // from the end of the UDP header
+		{code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, k: destQPMask},
+		{unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K, managementQPs, filterNext, 5},
+		{code: unix.BPF_ALU | unix.BPF_MOD | unix.BPF_K, k: uint32(slices)},
+		{code: unix.BPF_RET | unix.BPF_A},
+		{code: unix.BPF_RET | unix.BPF_K, k: 0},
+	}, unix.BPF_JMP|unix.BPF_JGT|unix.BPF_K)
+	p := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	return os.NewSyscallError("SO_ATTACH_REUSEPORT_CBPF", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &p))
 }
 
 // FD implements Link.

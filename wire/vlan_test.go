@@ -231,7 +231,7 @@ func TestFilterPassesEveryServedVLAN(t *testing.T) {
 	}
 	l := newVethPair(t)
 	rx, tap := l.b.packetLink(), l.a.tap()
-	must(t, attachFilter(rx.fd, ids))
+	must(t, attachFilter(rx.fd, ids, 0, 1))
 	good := l.rawFrame(false)
 	for _, c := range []struct {
 		tci  uint16

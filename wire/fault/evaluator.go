@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"softroce/packet"
@@ -38,12 +39,12 @@ type ruleState struct {
 
 // A RateQueue is the packets that a Rate rule delays until its virtual wire has sent them.
 type RateQueue struct {
-	free   int64 // when the wire has sent all of them
-	queued int
+	free   int64        // when the wire has sent all of them
+	queued atomic.Int64 // the slices of a NIC share the queue
 }
 
 // Remove notes that a packet has left the queue.
-func (q *RateQueue) Remove() { q.queued-- }
+func (q *RateQueue) Remove() { q.queued.Add(-1) }
 
 // NewEvaluator returns an evaluator of a program; nil is the empty program.
 func NewEvaluator(p *Program) Evaluator {
@@ -164,7 +165,7 @@ func (e *Evaluator) Evaluate(now int64, p *PacketInfo, v *Verdict, room int) {
 		v.Drop, v.Overflowed = true, v.holder.Rule
 		v.holder.count.Overflowed++
 	} else if v.Queue != nil {
-		v.Queue.queued += 1 + v.Copies
+		v.Queue.queued.Add(int64(1 + v.Copies))
 	}
 }
 
@@ -265,7 +266,7 @@ func (r *ruleState) enqueue(p *PacketInfo, v *Verdict) {
 		limit = DefaultQueue
 	}
 	q := &r.queue
-	if q.queued >= limit {
+	if q.queued.Load() >= int64(limit) {
 		r.count.Overflowed++
 		v.Drop, v.Overflowed = true, r.Rule
 		return
