@@ -16,8 +16,14 @@ type AH struct {
 	av     AddressVector
 	path   *wire.Path // without a source port, which depends on the sending queue pair
 
-	// Paths by source port. Frames in flight refer to them, so each is created once and stays.
-	paths   map[uint16]*wire.Path
+	paths []ahPaths  // by slice
+	first [1]ahPaths // storage of paths, if there is one slice
+}
+
+// ahPaths are the paths of an address handle by source port. Frames in flight refer to them, so
+// each is created once and stays.
+type ahPaths struct {
+	byPort  map[uint16]*wire.Path
 	last    *wire.Path // path of lastQPN
 	lastQPN uint32     // 0 if last is nil
 }
@@ -40,7 +46,11 @@ func (c *Context) CreateAH(p *PD, number uint32, av AddressVector) (*AH, error) 
 	if err != nil {
 		return nil, err
 	}
-	a := &AH{ctx: c, id: d.newID(), pd: p, number: number, av: av, path: path, paths: map[uint16]*wire.Path{}}
+	a := &AH{ctx: c, id: d.newID(), pd: p, number: number, av: av, path: path}
+	a.paths = a.first[:]
+	if n := len(d.slices); n > 1 {
+		a.paths = make([]ahPaths, n)
+	}
 	p.users++
 	c.ahs[number] = a
 	c.add(kindAH, 1)
@@ -81,7 +91,7 @@ func (c *Context) fetchDatagrams() (all bool) {
 				break
 			}
 			left -= int(q.sqFetched - before)
-			c.device.tx.activate(q)
+			q.device.tx.activate(q)
 		}
 	}
 	return true
@@ -117,8 +127,9 @@ func (q *QP) route() *wire.Path {
 
 // pathFor returns the path of datagrams that q sends.
 func (a *AH) pathFor(q *QP) *wire.Path {
-	if a.lastQPN == q.qpn {
-		return a.last
+	s := &a.paths[q.device.number]
+	if s.lastQPN == q.qpn {
+		return s.last
 	}
 	port := q.device.link.Capabilities().SrcPort
 	switch {
@@ -128,14 +139,17 @@ func (a *AH) pathFor(q *QP) *wire.Path {
 	default:
 		port = datagramPort(q.qpn)
 	}
-	p := a.paths[port]
+	p := s.byPort[port]
 	if p == nil {
 		p = new(wire.Path)
 		*p = *a.path
 		p.SrcPort = port
-		a.paths[port] = p
+		if s.byPort == nil {
+			s.byPort = map[uint16]*wire.Path{}
+		}
+		s.byPort[port] = p
 	}
-	a.last, a.lastQPN = p, q.qpn
+	s.last, s.lastQPN = p, q.qpn
 	return p
 }
 
@@ -146,7 +160,7 @@ func (a *AH) moved(dst wire.Station, mac [6]byte) {
 	}
 	p := *a.path
 	p.DstMAC = mac
-	a.path, a.lastQPN = &p, 0
+	a.path = &p
 	clear(a.paths)
 }
 

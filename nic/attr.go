@@ -167,7 +167,7 @@ func (d *Device) QueryPort() PortAttr {
 	a := PortAttr{
 		State: ib.PortActive, PhysState: ib.PhysLinkUp, MaxMTU: 4096, ActiveMTU: d.activeMTU(),
 		GIDTableLen: d.limits.GIDTableSize, PKeyTableLen: len(d.pkeys),
-		CapFlags: ib.PortCapIPBasedGIDs, MaxMsgSize: maxMessage, BadPKeyCntr: d.badPKeys,
+		CapFlags: ib.PortCapIPBasedGIDs, MaxMsgSize: maxMessage, BadPKeyCntr: d.allBadPKeys(),
 		QKeyViolCntr: uint32(d.counters.Drops[transport.DropQKey]),
 		ActiveWidth:  d.identity.ActiveWidth, ActiveSpeed: d.identity.ActiveSpeed, LinkLayer: ib.LinkLayerEthernet, Netdev: d.iface.Name(),
 	}

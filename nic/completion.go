@@ -49,7 +49,7 @@ type writeFault struct {
 
 // complete stages a completion of q, or defers it.
 func (e *Engine) complete(q *QP, cq *CQ, c *transport.Completion) {
-	if p := &e.completions; len(p.deferred) > 0 || e.io.HasPending() || q.held() || cq.ctx != nil && cq.ctx.hold != nil {
+	if p := &e.completions; len(p.deferred) > 0 || e.io.HasPending() || q.held() || cq.holdOf(q.device) != nil {
 		p.deferred = append(p.deferred, deferred{q, q.generation, cq, *c})
 		return
 	}
@@ -77,7 +77,9 @@ func (e *Engine) settle() {
 	for p := &e.completions; len(p.overrun) > 0; {
 		q := p.overrun[len(p.overrun)-1]
 		p.overrun = p.overrun[:len(p.overrun)-1]
-		q.fail()
+		if q.ctx != nil {
+			q.ctx.device.onControl(q.fail)
+		}
 	}
 	e.publish(false)
 }
@@ -131,8 +133,7 @@ func (e *Engine) stageDeferred() {
 	kept := p.deferred[:0]
 	for i := range p.deferred {
 		d := &p.deferred[i]
-		if d.cq.ctx != nil && d.cq.ctx.hold != nil {
-			h := d.cq.ctx.hold
+		if h := d.cq.holdOf(d.q.device); h != nil {
 			h.deferred = append(h.deferred, *d)
 			continue
 		}
@@ -206,7 +207,7 @@ func (f *writeFault) apply(d *deferred) {
 func (e *Engine) publish(last bool) {
 	for _, q := range e.completions.staged {
 		if !q.afterSend || last {
-			q.publish()
+			q.publish(e)
 		}
 	}
 }

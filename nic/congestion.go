@@ -73,14 +73,20 @@ func (d *Device) Congestion() congestion.Params { return d.congestion.params }
 func (d *Device) SetCongestion(name, value string) error {
 	p := &d.congestion.params
 	before := p.Algorithm
-	if err := p.SetText(name, value); err != nil || p.Algorithm == before {
+	if err := p.SetText(name, value); err != nil {
 		return err
+	}
+	for _, s := range d.slices[1:] {
+		s.congestion.params = *p
+	}
+	if p.Algorithm == before {
+		return nil
 	}
 	for _, c := range d.contexts {
 		for _, q := range c.qps {
-			d.congestion.forget(q)
-			d.congestion.begin(q)
-			d.tx.activate(q)
+			q.device.congestion.forget(q)
+			q.device.congestion.begin(q)
+			q.device.tx.activate(q)
 		}
 	}
 	return nil

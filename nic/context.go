@@ -1,8 +1,10 @@
 package nic
 
 import (
+	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -38,10 +40,10 @@ func NewPage(n int) []byte {
 type Context struct {
 	// What each step uses comes first, as in Device.
 	device    *Device
-	doorbells []*QP // by doorbell number
-	schedule  schedule
-	hold      *hold // not nil while a copy of the memory of client takes too long
-	fatal     error // why the engine will close the context at the end of the step
+	doorbells []*QP                 // by doorbell number
+	parts     []contextPart         // by the number of the slice
+	first     [1]contextPart        // storage of parts, if there is one slice
+	fatal     atomic.Pointer[Error] // why the engine will close the context at the end of the step
 
 	opt    ContextOptions
 	limits ContextLimits
@@ -49,11 +51,10 @@ type Context struct {
 
 	addressChanges uint32 // at abi.DoorbellAddresses
 
-	freeDoorbells []int
-	count         objects
-	user          *user
-	registered    uint64 // bytes of memory regions
-	ringBytes     uint64
+	count      objects
+	user       *user
+	registered uint64 // bytes of memory regions
+	ringBytes  uint64
 
 	deviceMemory uint64 // bytes in use
 
@@ -68,11 +69,21 @@ type Context struct {
 	xrcds []*XRCD
 	dms   []*DM
 
-	client mrtable.Client // owns the memory of its regions
-	kept   int            // bytes of the frames that are kept for its queue pairs
-
 	closing bool // some of its objects are destroyed
 	closed  bool
+}
+
+// A contextPart is what a slice has of a context. Only its engine uses it.
+type contextPart struct {
+	ctx      *Context
+	device   *Device
+	schedule schedule
+	client   mrtable.Client // owns the memory of the context's regions
+	hold     *hold          // not nil while a copy of that memory takes too long
+	kept     int            // bytes of the frames that are kept for its queue pairs
+
+	freeDoorbells []int
+	nextDoorbell  int // the first that no queue pair has had
 }
 
 // Open creates a context for a client. Errors are EINVAL, ENOMEM and ENODEV (the engine was
@@ -96,13 +107,17 @@ func (d *Device) Open(o ContextOptions) (*Context, error) {
 			d.name, o.UID, owner.contexts, free, d.limits.MaxContexts)
 	}
 	c := &Context{device: d, opt: o, limits: o.Limits, user: owner, events: o.Events, ahs: map[uint32]*AH{}}
-	c.client.Owner = c
+	c.makeParts()
 	if c.limits == (ContextLimits{}) {
 		c.limits = d.limits.Context
 	}
-	c.schedule.place.of = c
-	if err := d.engine.watchDoorbell(c); err != nil {
-		return nil, err
+	for i, s := range d.slices {
+		if err := s.engine.watchDoorbell(c); err != nil {
+			for _, s := range d.slices[:i] {
+				s.engine.unwatchDoorbell(c)
+			}
+			return nil, err
+		}
 	}
 	d.contexts = append(d.contexts, c)
 	d.users[o.UID] = owner
@@ -133,9 +148,7 @@ func (c *Context) CloseSome(n int) bool {
 		c.takePosted()
 		c.closing, c.events = true, nil // no events for a client that is gone
 	}
-	if c.fatal == nil {
-		c.fatal = errorf(syscall.EBADF, "context is closed")
-	}
+	c.fatal.CompareAndSwap(nil, &Error{Errno: syscall.EBADF, Text: "context is closed"})
 	d := c.device
 	d.engine.copyPayload()
 	destroy(&n, &c.mws, (*MW).remove)
@@ -157,13 +170,16 @@ func (c *Context) CloseSome(n int) bool {
 		return false
 	}
 	c.closed = true
-	d.forgetKept(c)
-	if c.hold != nil {
-		c.hold.freeDomains()
-		d.engine.released = true
+	for i := range c.parts {
+		p := &c.parts[i]
+		p.device.forgetKept(c)
+		if p.hold != nil {
+			p.hold.freeDomains()
+			p.device.engine.released = true
+		}
+		p.device.engine.unwatchDoorbell(c)
+		p.device.tx.remove(p)
 	}
-	d.engine.unwatchDoorbell(c)
-	d.tx.remove(c)
 	d.contexts = slices.DeleteFunc(d.contexts, func(o *Context) bool { return o == c })
 	if d.one[0] == c { // contexts has other storage by now
 		d.one[0] = nil
@@ -171,8 +187,10 @@ func (c *Context) CloseSome(n int) bool {
 	if c.user.contexts--; c.user.contexts == 0 {
 		delete(d.users, c.opt.UID)
 	}
-	if c.hold != nil {
-		d.engine.abandon(c.hold)
+	for i := range c.parts {
+		if p := &c.parts[i]; p.hold != nil {
+			p.device.engine.abandon(p.hold)
+		}
 	}
 	return true
 }
@@ -188,7 +206,9 @@ func destroy[T any](n *int, list *[]T, remove func(T)) {
 // program may end right after it has posted its last message. The rings of other queue pairs are
 // not touched: thousands of page faults would delay the step.
 func (c *Context) takePosted() {
-	c.readDoorbells()
+	for i := range c.parts {
+		c.parts[i].readDoorbells()
+	}
 	for i, budget := 0, stepBytes; i < len(c.qps) && budget > 0; i++ {
 		if q := c.qps[i]; q.turn.queued && q.hasPosted() {
 			budget -= q.serveNow(budget)
@@ -198,7 +218,7 @@ func (c *Context) takePosted() {
 
 // usable returns EBADF if c is closed or will be at the end of the step.
 func (c *Context) usable() error {
-	if c.closed || c.fatal != nil {
+	if c.closed || c.fatal.Load() != nil {
 		return errorf(syscall.EBADF, "context is closed")
 	}
 	return nil
@@ -207,10 +227,37 @@ func (c *Context) usable() error {
 // breach schedules c to be closed because its client broke the rules of a ring. It may be called
 // while a queue pair is being processed; the engine closes c at the end of the step.
 func (c *Context) breach(format string, a ...any) {
-	if c.fatal == nil && !c.closed {
-		c.fatal = errorf(syscall.EPROTO, format, a...)
-		c.device.engine.breached = append(c.device.engine.breached, c)
+	c.kill(&Error{Errno: syscall.EPROTO, Text: fmt.Sprintf(format, a...)})
+}
+
+// kill schedules c to be closed for a reason, unless it is closed or has another one.
+func (c *Context) kill(reason *Error) {
+	if c.closed || !c.fatal.CompareAndSwap(nil, reason) {
+		return
 	}
+	e := c.device.engine
+	c.device.onControl(func() { e.breached = append(e.breached, c) })
+}
+
+// makeParts makes the parts of the slices.
+func (c *Context) makeParts() {
+	c.parts = c.first[:]
+	if n := len(c.device.slices); n > 1 {
+		c.parts = make([]contextPart, n)
+	}
+	for i, s := range c.device.slices {
+		p := &c.parts[i]
+		p.ctx, p.device, p.client.Owner, p.schedule.place.of = c, s, p, p
+		p.nextDoorbell = i * doorbellsOfLine
+	}
+}
+
+// clients returns the owners of the context's memory, by the number of the slice.
+func (c *Context) clients() (l []*mrtable.Client) {
+	for i := range c.parts {
+		l = append(l, &c.parts[i].client)
+	}
+	return l
 }
 
 // chargeRing counts n bytes of ring memory against the context's limit.

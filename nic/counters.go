@@ -36,15 +36,26 @@ type Drop struct {
 
 // Counters returns the current values.
 func (d *Device) Counters() Counters {
-	c := Counters{Counters: d.counters, TxStalled: d.tx.discarded, LinkDowned: d.linkDowned, Shift: d.counterShift}
-	if l, ok := d.link.(wire.Counted); ok {
-		c.Link = *l.Counters()
+	c := Counters{Counters: d.counters, LinkDowned: d.linkDowned, Shift: d.counterShift}
+	for i, s := range d.slices {
+		if i > 0 {
+			c.Counters.Add(&s.counters)
+		}
+		c.TxStalled += s.tx.discarded
+		if l, ok := s.link.(wire.Counted); ok {
+			c.Link.Add(l.Counters())
+		}
 	}
 	return c
 }
 
 // CNPsHandled returns one of the counters, without the time that all of them take.
-func (d *Device) CNPsHandled() uint64 { return d.counters.CNPHandled }
+func (d *Device) CNPsHandled() (n uint64) {
+	for _, s := range d.slices {
+		n += s.counters.CNPHandled
+	}
+	return n
+}
 
 // Dropped lists the reasons with a count above 0, those of the link first.
 func (c *Counters) Dropped() (l []Drop) {

@@ -46,6 +46,8 @@ type CQ struct {
 	users     int    // QPs; one with both queues here counts twice
 
 	late []lateCompletion // in order
+
+	cqSharing
 }
 
 // CQSlots returns the slots of a completion queue with at least n entries; EINVAL if n is not
@@ -114,6 +116,7 @@ func (c *Context) ResizeCQ(q *CQ, entries int, mem []byte) error {
 		return err
 	}
 	c.takePosted() // its completions need room too
+	q.publishAll()
 	consumer := q.ring.loadConsumer()
 	waiting := q.staged - consumer
 	switch {
@@ -121,7 +124,7 @@ func (c *Context) ResizeCQ(q *CQ, entries int, mem []byte) error {
 		return errorf(syscall.EINVAL, "CQ has overrun")
 	case waiting > q.ring.size():
 		q.ctx.breach("CQ ring: consumer index %d with producer index %d and %d slots", consumer, q.staged, q.ring.size())
-		return q.ctx.fatal
+		return q.ctx.fatal.Load()
 	case waiting > r.size():
 		return errorf(syscall.EINVAL, "CQ holds %d completions: %d slots are too few", waiting, r.size())
 	}
@@ -155,6 +158,9 @@ func (q *CQ) remove() {
 	q.notify() // what the ring counts: the client drops as many events from its channel
 	c := q.ctx
 	q.ctx = nil
+	for _, o := range q.outlets {
+		o.ctx = nil
+	}
 	c.releaseRing(q.bytes)
 	c.cqs = remove(c.cqs, q)
 	c.add(kindCQ, -1)
@@ -166,6 +172,7 @@ func (q *CQ) Entries() int { return int(q.ring.size()) }
 // stage writes a completion of a queue pair to the next slot, unless a rule of the fault program
 // makes it late.
 func (q *CQ) stage(e *Engine, qp *QP, c *transport.Completion) {
+	q = q.outlet(qp.device)
 	if q.ctx == nil || (len(q.late) > 0 || !qp.device.completionFaults.Empty()) && q.isLate(e, qp, c) {
 		return
 	}
@@ -174,7 +181,7 @@ func (q *CQ) stage(e *Engine, qp *QP, c *transport.Completion) {
 
 // write writes a completion to the next slot.
 func (q *CQ) write(e *Engine, qp *QP, c *transport.Completion) {
-	if q.overrun || !q.hasRoom(e) {
+	if q.of == nil && (q.overrun || !q.hasRoom(e)) {
 		return
 	}
 	w := abi.CQE{
@@ -200,8 +207,12 @@ func (q *CQ) write(e *Engine, qp *QP, c *transport.Completion) {
 	if c.Status != ib.WCSuccess {
 		w.VendorErr = cmp.Or(c.VendorErr, qp.device.identity.VendorErrs[c.Status])
 	}
-	w.Put(q.ring.slot(q.staged))
-	q.staged++
+	if q.of != nil {
+		q.pending = append(q.pending, w)
+	} else {
+		w.Put(q.ring.slot(q.staged))
+		q.staged++
+	}
 	q.afterSend = q.afterSend || qp.releasesMemory(c)
 	// An error counts as solicited (IBTA 11.4.2.2).
 	q.solicited = q.solicited || c.Solicited || c.Status != ib.WCSuccess
@@ -253,7 +264,14 @@ func (q *CQ) failed() bool { return q != nil && q.overrun }
 
 // publish makes what is staged visible to the client, and counts a completion event if the client
 // has armed the queue for it.
-func (q *CQ) publish() {
+func (q *CQ) publish(e *Engine) {
+	switch {
+	case q.of != nil:
+		q.publishPending(e)
+		return
+	case q.outlets != nil:
+		return // its outlets do
+	}
 	if q.ctx == nil || q.staged == q.published {
 		return
 	}
@@ -283,8 +301,15 @@ func (q *CQ) countEvent(solicited bool) {
 // notify calls CQConfig.Notify for each event that was counted since the last call.
 func (q *CQ) notify() {
 	q.listed, q.afterSend = false, false
+	if q.of != nil {
+		q = q.of
+	}
 	if q.ctx == nil || q.onEvent == nil {
 		return
+	}
+	if q.outlets != nil {
+		q.mu.Lock()
+		defer q.mu.Unlock()
 	}
 	for ; q.notified != q.counted; q.notified++ {
 		q.onEvent()

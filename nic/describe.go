@@ -138,8 +138,11 @@ func (s *description) start() {
 	if d.linkName != nil {
 		s.snapshot.Link = d.linkName()
 	}
-	if d.linkError != nil {
-		s.snapshot.LinkError = d.linkError.Error()
+	for _, k := range d.slices {
+		if k.linkError != nil {
+			s.snapshot.LinkError = k.linkError.Error()
+			break
+		}
 	}
 	s.contexts, s.groups = slices.Clone(d.contexts), slices.Collect(maps.Keys(d.groups))
 	s.started = true

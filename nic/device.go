@@ -22,6 +22,7 @@ import (
 type DeviceConfig struct {
 	Name   string
 	Link   wire.Link      // with its middleware; the device closes it
+	Slices []Slice        // the other engines that drive the device, in the order of their Group
 	Iface  wire.Interface // provides MAC, MTU and the addresses of the GID table
 	Limits Limits
 	GUID   uint64   // 0: the EUI-64 of the interface's MAC
@@ -41,23 +42,39 @@ type DeviceConfig struct {
 	Log *slog.Logger // of the first action of each fault rule; nil disables logging
 }
 
-// A Device is a NIC. Its link is that of port 1; a second port has none.
+// A Device is a NIC, or the part of it that one engine drives: see slices.go. Its link is that of
+// port 1; a second port has none.
 type Device struct {
+	*whole
+
 	// What each step uses comes first. So it takes few cache lines, of which a simulation of a
 	// thousand NICs needs those of each.
 	engine     *Engine
 	link       wire.Link
 	rx         *FrameBuffers
-	disabled   bool // by SetLink
-	contexts   []*Context
-	one        [1]*Context // storage of contexts, for one
+	number     int // of the slice
 	timers     timerHeap
 	drainedAt  int64 // when the last step that emptied the link began, on the clock of the timers
 	tx         txState
-	gsi        gsi
+	gsi        gsi // of slice 0
 	congestion congestionState
 
 	transportEnv transport.Env
+	kept         []*keptFrame // for queue pairs that are held, in order
+	keptSpare    []*keptFrame // storage of the next list
+
+	counters  transport.Counters
+	badPKeys  uint32
+	linkError error // the last error of Send or Receive
+}
+
+// A whole is what the slices of a NIC have in common. Control operations change it, which exclude
+// the other engines.
+type whole struct {
+	slices   []*Device
+	disabled bool // by SetLink
+	contexts []*Context
+	one      [1]*Context // storage of contexts, for one
 
 	up       bool
 	secondUp bool // port 2 is up
@@ -84,22 +101,17 @@ type Device struct {
 
 	deviceMemory uint64 // bytes in use
 
-	ended     endedQPs
-	kept      []*keptFrame // for queue pairs that are held, in order
-	keptSpare []*keptFrame // storage of the next list
+	ended endedQPs
 
-	completionFaults fault.Completions
+	completionFaults completionFaults
 
-	counters     transport.Counters
 	counterShift map[string]uint64 // see Counters
 	linkDowned   uint64
-	badPKeys     uint32
-	linkError    error // the last error of Send or Receive
 }
 
 // newID returns the number by which snapshots name a new object of a context. Unlike keys, the
 // numbers grant nothing, and unlike handles, they are unique in the device.
-func (d *Device) newID() uint32 {
+func (d *whole) newID() uint32 {
 	d.lastID++
 	return d.lastID
 }
@@ -120,23 +132,23 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	if err := CheckPKeys(c.PKeys); err != nil {
 		return nil, err
 	}
-	d := &Device{
+	if err := e.checkSlices(&c); err != nil {
+		return nil, err
+	}
+	d := &Device{engine: e, link: c.Link, whole: &whole{
 		linkName: c.LinkName,
 		log:      c.Log,
 		pkeys:    slices.Clone(c.PKeys),
-		engine:   e, name: c.Name, link: c.Link, iface: c.Iface, limits: c.Limits.withDefaults(), guid: c.GUID,
+		name:     c.Name, iface: c.Iface, limits: c.Limits.withDefaults(), guid: c.GUID,
 		identity: c.Identity.withDefaults(),
 		groups:   map[GID]*group{}, users: map[uint32]*user{},
 		table: mrtable.NewTable(rand.New(rand.NewPCG(e.seed, uint64(len(e.devices))))),
-	}
+	}}
 	if n := len(d.pkeys); n > d.limits.MaxPKeys {
 		return nil, errorf(syscall.EINVAL, "P_Key table of %d entries: the persona of %s has at most %d", n, c.Name, d.limits.MaxPKeys)
 	}
 	d.contexts = d.one[:0]
 	d.completionFaults.OnAct = d.workRequestRuleActed
-	if f, ok := d.link.(*wire.FaultLink); ok {
-		f.SetOwner(d.owner)
-	}
 	if d.guid == 0 {
 		ll := linkLocal(c.Iface.MAC())
 		d.guid = binary.BigEndian.Uint64(ll[8:])
@@ -153,17 +165,10 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	d.roceMode = c.DefaultRoCEMode
 	d.gids.update(c.Iface)
 	d.up = c.Iface.Up()
-	d.transportEnv = transport.Env{Mem: e.io, Table: d.table, Sink: d}
 	d.qps.init()
-	if d.rx = e.config.Buffers; d.rx == nil {
-		d.rx = NewFrameBuffers()
-	}
-	d.tx.init(d)
-	d.initCongestion(&c)
-	if err := e.watch(d); err != nil {
+	if err := d.addSlices(&c); err != nil {
 		return nil, err
 	}
-	e.devices = append(e.devices, d)
 	c.Iface.OnChange(func() { e.post(d.interfaceChanged) })
 	c.Iface.OnNeighbor(func(dst wire.Station, mac [6]byte) { e.post(func() { d.neighborChanged(dst, mac) }) })
 	return d, nil
@@ -292,5 +297,11 @@ func (d *Device) close() error {
 	for len(d.contexts) > 0 {
 		d.contexts[len(d.contexts)-1].Close()
 	}
-	return d.link.Close()
+	var first error
+	for _, s := range d.slices {
+		if err := s.link.Close(); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
 }

@@ -4,7 +4,8 @@
 //
 // # Concurrency
 //
-// An Engine owns its devices and everything in them, and is single-threaded. Engine.Do, Run, Wake,
+// An Engine owns its devices and everything in them, and is single-threaded. A device that several
+// engines drive has a slice on each: see slices.go. Engine.Do, Run, Wake,
 // Now, Snapshot, Counters and Close, and Device.Name, RoundCaps, RoundSRQ, CQSlots, ResolvePath,
 // ResolveReplyPath and SendMAD may be called from any goroutine. Everything else runs on the
 // engine: in a function given to Do or, if the engine is Stepped, on the goroutine that calls Step.

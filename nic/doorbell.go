@@ -13,7 +13,7 @@ import (
 // queue pairs that do not exist are ignored.
 func (d *Device) readDoorbells() (any bool) {
 	for _, c := range d.contexts {
-		if c.readDoorbells() {
+		if c.parts[d.number].readDoorbells() {
 			any = true
 		}
 	}
@@ -29,49 +29,64 @@ func (l *doorbellLine) silent() bool {
 		atomic.LoadUint64(&l[4])|atomic.LoadUint64(&l[5])|atomic.LoadUint64(&l[6])|atomic.LoadUint64(&l[7]) == 0
 }
 
-func (c *Context) readDoorbells() (any bool) {
+// doorbellsOfLine is the number of bells in a doorbellLine. The lines are dealt out to the slices
+// of a NIC.
+const doorbellsOfLine = 64 * len(doorbellLine{})
+
+func (p *contextPart) readDoorbells() (any bool) {
+	c := p.ctx
 	page := (*[(abi.DoorbellSize - abi.DoorbellBits) / 8]uint64)(unsafe.Pointer(&c.opt.Doorbell[abi.DoorbellBits]))
 	words := page[:(uint(len(c.doorbells))+63)/64]
-	for i := 0; i < len(words); i++ {
-		if i%len(doorbellLine{}) == 0 && len(words)-i >= len(doorbellLine{}) && (*doorbellLine)(words[i:]).silent() {
-			i += len(doorbellLine{}) - 1
+	for line := p.device.number * len(doorbellLine{}); line < len(words); line += len(c.parts) * len(doorbellLine{}) {
+		end := line + len(doorbellLine{})
+		if end <= len(words) && (*doorbellLine)(words[line:]).silent() {
 			continue
 		}
-		if atomic.LoadUint64(&words[i]) != 0 && c.readDoorbellWord(&words[i], 64*i) {
-			any = true
+		for i := line; i < min(end, len(words)); i++ {
+			if atomic.LoadUint64(&words[i]) != 0 && c.readDoorbellWord(p.device, &words[i], 64*i) {
+				any = true
+			}
 		}
 	}
 	return any
 }
 
 // readDoorbellWord reads the bells from number first on.
-func (c *Context) readDoorbellWord(word *uint64, first int) (any bool) {
+func (c *Context) readDoorbellWord(d *Device, word *uint64, first int) (any bool) {
 	for set := atomic.SwapUint64(word, 0); set != 0; set &= set - 1 {
 		n := first + bits.TrailingZeros64(set)
 		if n < len(c.doorbells) && c.doorbells[n] != nil {
-			c.device.tx.activate(c.doorbells[n])
+			d.tx.activate(c.doorbells[n])
 			any = true
 		}
 	}
 	return any
 }
 
-// allocDoorbell assigns q a doorbell of its context.
-func (c *Context) allocDoorbell(q *QP) (int, error) {
-	if n := len(c.freeDoorbells); n > 0 {
-		bell := c.freeDoorbells[n-1]
-		c.freeDoorbells = c.freeDoorbells[:n-1]
+// allocDoorbell assigns q a doorbell of its context, in a line of its slice.
+func (p *contextPart) allocDoorbell(q *QP) (int, error) {
+	c := p.ctx
+	if n := len(p.freeDoorbells); n > 0 {
+		bell := p.freeDoorbells[n-1]
+		p.freeDoorbells = p.freeDoorbells[:n-1]
 		c.doorbells[bell] = q
 		return bell, nil
 	}
-	if len(c.doorbells) >= abi.MaxDoorbells {
-		return 0, errorf(syscall.ENOMEM, "all %d doorbells of the context are in use", abi.MaxDoorbells)
+	bell := p.nextDoorbell
+	if bell >= abi.MaxDoorbells {
+		return 0, errorf(syscall.ENOMEM, "all %d doorbells of the context are in use", abi.MaxDoorbells/len(c.parts))
 	}
-	c.doorbells = append(c.doorbells, q)
-	return len(c.doorbells) - 1, nil
+	if p.nextDoorbell++; p.nextDoorbell%doorbellsOfLine == 0 {
+		p.nextDoorbell += (len(c.parts) - 1) * doorbellsOfLine
+	}
+	for len(c.doorbells) <= bell {
+		c.doorbells = append(c.doorbells, nil)
+	}
+	c.doorbells[bell] = q
+	return bell, nil
 }
 
-func (c *Context) freeDoorbell(n int) {
-	c.doorbells[n] = nil
-	c.freeDoorbells = append(c.freeDoorbells, n)
+func (p *contextPart) freeDoorbell(n int) {
+	p.ctx.doorbells[n] = nil
+	p.freeDoorbells = append(p.freeDoorbells, n)
 }

@@ -63,6 +63,8 @@ const (
 // An Engine drives its devices. The package comment says which methods may be called from where.
 type Engine struct {
 	// What each step uses comes first, as in Device.
+	group     *Group // nil: it drives whole NICs only
+	gate      *gate  // not nil if another engine of the group stops it
 	devices   []*Device
 	one       [1]*Device // storage of devices, for one
 	io        *mrtable.IO
@@ -154,8 +156,15 @@ func systemClock() func() int64 {
 	return func() int64 { return int64(time.Since(start)) + 1 }
 }
 
-// Devices returns the engine's devices.
-func (e *Engine) Devices() []*Device { return e.devices }
+// Devices returns the engine's devices, without those that another engine of its group stands for.
+func (e *Engine) Devices() (l []*Device) {
+	for _, d := range e.devices {
+		if !d.isPart() {
+			l = append(l, d)
+		}
+	}
+	return l
+}
 
 // Now returns the engine's time; for a Stepped engine, that of the last Step.
 func (e *Engine) Now() int64 {
@@ -197,7 +206,8 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	}
 	e.releaseReads() // what a fabric held by reference was received
 	e.resumable = false
-	if e.runPosted() {
+	if len(e.posted) > 0 {
+		e.runPosted()
 		busy = true
 	}
 	for _, d := range e.devices {
@@ -248,14 +258,13 @@ func (e *Engine) resume() bool {
 }
 
 // runPosted runs the functions that were taken.
-func (e *Engine) runPosted() (any bool) {
+func (e *Engine) runPosted() {
+	defer e.stopOthers()()
 	for len(e.posted) > 0 {
 		f := e.posted[0]
 		e.posted = e.posted[1:]
 		f()
-		any = true
 	}
-	return any
 }
 
 // takeFuncs returns the functions that other goroutines have posted.
@@ -294,10 +303,12 @@ func (e *Engine) releaseReads() {
 // copyPayload makes sure that no frame refers to a program's memory, before an operation releases
 // memory: neither those that wait for a link nor those that a link passes by reference.
 func (e *Engine) copyPayload() {
-	for _, d := range e.devices {
-		d.tx.copyWaiting()
-		d.link.CopyPayload()
-	}
+	e.together(func(e *Engine) {
+		for _, d := range e.devices {
+			d.tx.copyWaiting()
+			d.link.CopyPayload()
+		}
+	})
 }
 
 // endReferences makes sure that no fabric refers to memory that is released at the end of the step:
@@ -312,9 +323,13 @@ func (d *Device) endReferences() {
 // closeBreached closes the contexts whose clients broke the rules of their rings, over several
 // steps if they have many objects. It reports whether some are left.
 func (e *Engine) closeBreached() bool {
+	if len(e.breached) == 0 {
+		return false
+	}
+	defer e.stopOthers()()
 	for len(e.breached) > 0 {
 		c := e.breached[len(e.breached)-1]
-		sink, reason := c.events, c.fatal
+		sink, reason := c.events, c.fatal.Load()
 		if !c.closed {
 			c.event(Event{Type: ib.EventDeviceFatal, Port: 1})
 		}
@@ -410,15 +425,16 @@ func (e *Engine) Close() error {
 			return
 		}
 		e.ended = true
-		for _, d := range e.devices {
+		for _, d := range e.Devices() {
 			if err := d.close(); err != nil && first == nil {
 				first = err
 			}
 		}
 		e.devices = nil
 		// Two epochs release the memory that is still referenced.
-		e.io.Epoch()
-		e.io.Epoch()
+		for range 2 {
+			e.together(func(e *Engine) { e.io.Epoch() })
+		}
 		e.poll.close()
 	})
 	return first

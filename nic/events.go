@@ -30,7 +30,9 @@ func (c *Context) event(e Event) {
 	case e.QP == nil && e.CQ == nil && e.SRQ == nil:
 		c.events.AsyncEvent(e)
 	default:
-		c.device.engine.raised = append(c.device.engine.raised, raisedEvent{c, e})
+		r := raisedEvent{c, e}
+		first := c.device.engine
+		c.device.onControl(func() { first.raised = append(first.raised, r) })
 	}
 }
 

@@ -32,7 +32,7 @@ type Batch struct {
 // with it.
 func (e *Engine) BlockMemory(c *Context, f func(Batch)) {
 	e.io.Runner = func(b *mrtable.Batch) bool {
-		if b.Client().Owner != any(c) {
+		if b.Client().Owner.(*contextPart).ctx != c {
 			return e.runBatch(b)
 		}
 		e.io.Runner = e.runBatch
@@ -45,7 +45,7 @@ func (e *Engine) BlockMemory(c *Context, f func(Batch)) {
 
 // Return lets the batch be carried out and its thread report it.
 func (b Batch) Return() {
-	h := b.b.Client().Owner.(*Context).hold
+	h := b.b.Client().Owner.(*contextPart).hold
 	b.b.Run()
 	b.e.release(h)
 }

@@ -24,12 +24,15 @@ func (d *Device) AddFaults(p *fault.Program) {
 		f.SetOwner(d.owner)
 		f.OnFirst(func(r *fault.Rule) { d.logRule(r.Source, r.String()) })
 		d.link = f
+		for _, s := range d.slices[1:] {
+			s.link = f.Share(s.link)
+		}
 	}
 	f.Add(d.engine.Now(), p)
 }
 
 // owner returns the program whose queue pair has a number, 0 if there is none.
-func (d *Device) owner(qpn uint32) (pid int, comm string) {
+func (d *whole) owner(qpn uint32) (pid int, comm string) {
 	q := d.qps.get(qpn)
 	if q == nil || q.ctx == nil {
 		return 0, ""
@@ -38,7 +41,7 @@ func (d *Device) owner(qpn uint32) (pid int, comm string) {
 }
 
 // logRule logs that a rule has acted for the first time. The engine does not wait for the log.
-func (d *Device) logRule(s fault.Source, rule string) {
+func (d *whole) logRule(s fault.Source, rule string) {
 	if d.log != nil {
 		go d.log.Info("a rule of the fault program acts for the first time", "id", s.ID, "line", s.Line, "rule", rule, "nic", d.name)
 	}
@@ -49,6 +52,7 @@ func (d *Device) Note(n *fault.Note) { wire.NoterOf(d.link).Note(d.engine.Now(),
 
 // workRequestRuleActed notes that a rule has acted on a work request, and logs it the first time.
 func (d *Device) workRequestRuleActed(r *fault.CompletionRule, first bool, w fault.WorkRequest) {
+	d = d.sliceOf(w.QPN)
 	d.completionRuleActed(r, first, func() fault.Note {
 		return fault.Note{PID: w.PID, Comm: w.Comm, QPN: w.QPN, Result: fmt.Sprintf("%v work request", w.Opcode)}
 	})
@@ -87,6 +91,7 @@ func (d *Device) refuses(qpn, rkey uint32) bool {
 	if q == nil {
 		return false
 	}
+	d = q.device
 	a := fault.RemoteAccess{PID: q.ctx.opt.PID, Comm: q.ctx.opt.Comm, QPN: qpn, RKey: rkey}
 	r, first := d.completionFaults.Refuse(d.engine.now, &a)
 	if r == nil {
@@ -106,7 +111,13 @@ func (d *Device) RemoveFault(id int) bool {
 		d.refuseAccess()
 		return true
 	}
-	return ok && f.Remove(id)
+	if !ok || !f.Remove(id) {
+		return false
+	}
+	for _, s := range d.slices[1:] {
+		s.link.(*wire.FaultLink).Release(id)
+	}
+	return true
 }
 
 // faultInfos lists the rules for packets and completions.
@@ -168,7 +179,7 @@ func (q *CQ) isLate(e *Engine, qp *QP, c *transport.Completion) bool {
 		}
 		e.lateCQs = append(e.lateCQs, q)
 	}
-	if uint32(len(q.late)) >= q.ring.size() {
+	if uint32(len(q.late)) >= q.slots() {
 		q.lose(e)
 		return true
 	}

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -46,6 +47,7 @@ const (
 // A hold is a context whose batch is in progress on another thread, or waits for one.
 type hold struct {
 	ctx   *Context
+	part  *contextPart // of ctx
 	batch *mrtable.Batch
 	since int64
 	look  int64 // when the engine looks at it next
@@ -68,14 +70,15 @@ type slowUser struct {
 
 // held reports whether q waits for the memory of a client.
 func (q *QP) held() bool {
-	return q.ctx.hold != nil || q.init.Type == ib.QPTypeXRCRecv && q.init.XRCD.domain.holds > 0
+	return q.part.hold != nil || q.init.Type == ib.QPTypeXRCRecv && q.init.XRCD.domain.holds[q.device.number] > 0
 }
 
 // hold holds the context of a batch.
 func (e *Engine) hold(b *mrtable.Batch) *hold {
-	c := b.Client().Owner.(*Context)
-	h := &hold{ctx: c, batch: b, since: e.now, look: e.now + memoryLook}
-	c.hold = h
+	p := b.Client().Owner.(*contextPart)
+	c := p.ctx
+	h := &hold{ctx: c, part: p, batch: b, since: e.now, look: e.now + memoryLook}
+	p.hold = h
 	e.holds = append(e.holds, h)
 	for _, s := range c.srqs {
 		h.include(s)
@@ -86,7 +89,7 @@ func (e *Engine) hold(b *mrtable.Batch) *hold {
 // include makes the target queue pairs of an SRQ of XRC wait.
 func (h *hold) include(s *SRQ) {
 	if s.xrcd != nil && !slices.Contains(h.domains, s.xrcd.domain) {
-		s.xrcd.domain.holds++
+		s.xrcd.domain.holds[h.part.device.number]++
 		h.domains = append(h.domains, s.xrcd.domain)
 	}
 }
@@ -94,7 +97,7 @@ func (h *hold) include(s *SRQ) {
 // release ends a hold whose batch is done.
 func (e *Engine) release(h *hold) {
 	e.io.Settle(h.batch)
-	h.ctx.hold = nil
+	h.part.hold = nil
 	e.completions.deferred = append(h.deferred, e.completions.deferred...)
 	e.holds = remove(e.holds, h)
 	if e.ended {
@@ -102,7 +105,9 @@ func (e *Engine) release(h *hold) {
 	}
 	h.freeDomains()
 	for _, q := range h.ctx.qps {
-		q.goOn()
+		if q.part == h.part {
+			q.goOn()
+		}
 	}
 	e.settle()
 	e.released = true
@@ -115,12 +120,12 @@ func (h *hold) freeDomains() {
 		return
 	}
 	for _, d := range h.domains {
-		d.holds--
+		d.holds[h.part.device.number]--
 	}
 	h.domains = nil
 	for _, c := range h.ctx.device.contexts {
 		for _, q := range c.qps {
-			if q.init.Type == ib.QPTypeXRCRecv {
+			if q.init.Type == ib.QPTypeXRCRecv && q.device == h.part.device {
 				q.goOn()
 			}
 		}
@@ -138,14 +143,13 @@ func (q *QP) goOn() {
 // expireHolds closes the contexts whose memory has taken too long.
 func (e *Engine) expireHolds() {
 	for _, h := range e.holds {
-		if c := h.ctx; e.now >= h.look && c.fatal == nil {
+		if c := h.ctx; e.now >= h.look && c.fatal.Load() == nil {
 			h.look = e.now + memoryLook
 			if h.looks++; h.looks < memoryDeadline/memoryLook {
 				continue
 			}
-			c.fatal = errorf(syscall.ETIMEDOUT, "an access to the client's memory has not returned for %v",
-				time.Duration(memoryDeadline))
-			e.breached = append(e.breached, c)
+			c.kill(&Error{Errno: syscall.ETIMEDOUT,
+				Text: fmt.Sprintf("an access to the client's memory has not returned for %v", time.Duration(memoryDeadline))})
 		}
 	}
 }
@@ -153,7 +157,7 @@ func (e *Engine) expireHolds() {
 // holdDeadline returns when expireHolds has to look at a context, 0 if at none.
 func (e *Engine) holdDeadline() (at int64) {
 	for _, h := range e.holds {
-		if h.ctx.fatal == nil && (at == 0 || h.look < at) {
+		if h.ctx.fatal.Load() == nil && (at == 0 || h.look < at) {
 			at = h.look
 		}
 	}
@@ -181,7 +185,7 @@ func (e *Engine) runBatch(b *mrtable.Batch) bool {
 }
 
 // userOf returns the user ID of the client of a batch.
-func userOf(b *mrtable.Batch) uint32 { return b.Client().Owner.(*Context).opt.UID }
+func userOf(b *mrtable.Batch) uint32 { return b.Client().Owner.(*contextPart).ctx.opt.UID }
 
 // noteSlow records that the memory of a user takes long.
 func (e *Engine) noteSlow(uid uint32) *slowUser {
@@ -311,5 +315,5 @@ func (e *Engine) leave(b *mrtable.Batch) {
 
 // detachedDone reports the end of a batch, on a thread that the engine has left it to.
 func (e *Engine) detachedDone(b *mrtable.Batch) {
-	e.post(func() { e.copied(e.slow[userOf(b)], b.Client().Owner.(*Context).hold, true) })
+	e.post(func() { e.copied(e.slow[userOf(b)], b.Client().Owner.(*contextPart).hold, true) })
 }

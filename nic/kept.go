@@ -22,7 +22,7 @@ const (
 
 // A keptFrame is a copy of a received frame.
 type keptFrame struct {
-	ctx   *Context // of the queue pair
+	part  *contextPart // of the queue pair
 	frame wire.RxFrame
 	grh   packet.GRH
 	buf   []byte // storage of frame.Head
@@ -71,18 +71,18 @@ func (d *Device) keep(q *QP, f *wire.RxFrame) {
 		n += len(t)
 	}
 	e := d.engine
-	if q.ctx.kept+n > maxKept || e.kept+n > maxKeptAll {
+	if q.part.kept+n > maxKept || e.kept+n > maxKeptAll {
 		d.counters.Drop(transport.DropMemoryWait)
 		return
 	}
-	q.ctx.kept += n
+	q.part.kept += n
 	e.kept += n
 	k := e.keptFrames.take(n)
 	k.buf = append(k.buf, f.Head...)
 	for _, t := range f.Tail {
 		k.buf = append(k.buf, t...)
 	}
-	k.ctx, k.frame = q.ctx, *f
+	k.part, k.frame = q.part, *f
 	k.frame.Head, k.frame.Tail = k.buf, nil
 	d.kept = append(d.kept, k)
 }
@@ -114,7 +114,7 @@ func (d *Device) forgetKept(c *Context) {
 	frames := d.kept
 	d.kept = nil
 	for _, k := range frames {
-		if k.ctx != c {
+		if k.part.ctx != c {
 			d.kept = append(d.kept, k)
 			continue
 		}
@@ -127,6 +127,6 @@ func (d *Device) forgetKept(c *Context) {
 // forget stops counting a frame.
 func (d *Device) forget(k *keptFrame) {
 	n := len(k.frame.Head)
-	k.ctx.kept -= n
+	k.part.kept -= n
 	d.engine.kept -= n
 }

@@ -26,6 +26,16 @@ func (g *group) of(u *user) (n int) {
 	return n
 }
 
+// first returns the first of the queue pairs that a slice serves, or nil.
+func (g *group) first(d *Device) *QP {
+	for _, q := range g.qps {
+		if q.device == d {
+			return q
+		}
+	}
+	return nil
+}
+
 // AttachMcast attaches q to a multicast GID: an IPv6 multicast address, or an IPv4-mapped one. The
 // link joins the group when the first queue pair is attached. Attaching a queue pair again has no
 // effect. Errors are EINVAL, ENOMEM, EOPNOTSUPP and those of the link.
@@ -49,12 +59,14 @@ func (c *Context) AttachMcast(q *QP, gid GID) error {
 		if err := c.checkShare("multicast group", c.user.count[kindAttached], len(d.groups), d.limits.MaxMcastGroups, c.limits.Groups); err != nil {
 			return err
 		}
-		if err := wire.Join(d.link, gid.Addr()); err != nil {
+		g = &group{}
+	}
+	if s := q.device; g.first(s) == nil {
+		if err := wire.Join(s.link, gid.Addr()); err != nil {
 			return joinError(gid, err)
 		}
-		g = &group{}
-		d.groups[gid] = g
 	}
+	d.groups[gid] = g
 	g.qps = append(g.qps, q)
 	q.groups = append(q.groups, gid)
 	c.add(kindAttached, 1)
@@ -106,6 +118,8 @@ func (q *QP) detach(gid GID) {
 	g.qps = slices.DeleteFunc(g.qps, func(o *QP) bool { return o == q }) // keeps the order, which is that of delivery
 	if len(g.qps) == 0 {
 		delete(d.groups, gid)
+	}
+	if g.first(d) == nil {
 		wire.Leave(d.link, gid.Addr())
 	}
 }
@@ -119,7 +133,9 @@ func (d *Device) multicast(f *wire.RxFrame) {
 		d.counters.Drop(transport.DropQPN)
 		return
 	case g == nil:
-		d.counters.Drop(transport.DropGroup)
+		if !d.isPart() { // a link may give each slice a copy
+			d.counters.Drop(transport.DropGroup)
+		}
 		return
 	case f.BadICRC:
 		d.counters.Drop(transport.DropICRC)
@@ -127,7 +143,7 @@ func (d *Device) multicast(f *wire.RxFrame) {
 	}
 	own := d.gids.has(f.Src, f.VLAN(), f.Network)
 	for _, q := range g.qps {
-		if own && q.qpn == p.DETH.SrcQP {
+		if q.device != d || own && q.qpn == p.DETH.SrcQP {
 			continue
 		}
 		if reason, ok := q.accepts(f, p); !ok {

@@ -26,7 +26,11 @@ func (c *Context) AllocPD() (*PD, error) {
 		return nil, err
 	}
 	p := &PD{ctx: c, id: d.newID(), pd: d.table.AllocPD()}
-	p.pd.Client = &c.client
+	if len(c.parts) == 1 {
+		p.pd.Client = &c.parts[0].client
+	} else {
+		p.pd.Clients = c.clients()
+	}
 	c.pds = append(c.pds, p)
 	c.add(kindPD, 1)
 	return p, nil

@@ -76,7 +76,8 @@ type QPInit struct {
 type QP struct {
 	// What each packet uses comes first, as in Device.
 	ctx    *Context
-	device *Device
+	part   *contextPart // of ctx, of the slice
+	device *Device      // the slice
 	t      *transport.QP
 	path   *wire.Path // RC, UC, XRC
 	qpn    uint32
@@ -141,14 +142,15 @@ func (c *Context) CreateQP(o QPInit) (*QP, error) {
 // register assigns q a QPN, a doorbell and a queue pair of the transport.
 func (q *QP) register() error {
 	c, d := q.ctx, q.device
-	bell, err := c.allocDoorbell(q)
-	if err != nil {
-		return err
-	}
 	qpn, ok := d.qps.allocate()
 	if !ok {
-		c.freeDoorbell(bell)
 		return errorf(syscall.ENOMEM, "%s: all QPNs are in use", d.name)
+	}
+	d = d.sliceOf(qpn)
+	q.device, q.part = d, &c.parts[d.number]
+	bell, err := q.part.allocDoorbell(q)
+	if err != nil {
+		return err
 	}
 	o := &q.init
 	config := transport.Config{
@@ -168,10 +170,11 @@ func (q *QP) register() error {
 	config.Refused, config.NoInvalidate = d.refusedKinds(), !d.has(CapLocalInvalidate)
 	t, err := transport.New(config)
 	if err != nil {
-		c.freeDoorbell(bell)
+		q.part.freeDoorbell(bell)
 		return errorf(syscall.EOPNOTSUPP, "%v", err)
 	}
 	q.t, q.qpn, q.doorbell = t, qpn, bell
+	q.share()
 	d.qps.put(qpn, q)
 	return nil
 }
@@ -281,7 +284,7 @@ func (q *QP) remove() {
 	d.qps.remove(q.qpn)
 	d.timers.remove(q)
 	d.tx.deactivate(q)
-	c.freeDoorbell(q.doorbell)
+	q.part.freeDoorbell(q.doorbell)
 	c.releaseRing(len(q.init.SQ) + len(q.init.RQ))
 	q.addUsers(-1)
 	q.ctx = nil
@@ -395,7 +398,7 @@ func (q *QP) takePosted() {
 // engine would wait.
 func (q *QP) Serve() (again, held bool) {
 	switch {
-	case q.ctx == nil || q.ctx.fatal != nil:
+	case q.ctx == nil || q.ctx.fatal.Load() != nil:
 		return false, false
 	case q.held():
 		return true, true
@@ -417,11 +420,11 @@ func (q *QP) serveNow(budget int) (spent int) {
 	for !q.held() {
 		t.rewind()
 		t.activate(q)
-		q.ctx.schedule.ready.remove(&q.turn)
+		q.part.schedule.ready.remove(&q.turn)
 		fetched, frames := q.sqFetched, t.data.last()
 		cost, more := d.serveQP(q, budget-spent)
 		spent += cost
-		q.ctx.schedule.credit -= cost
+		q.part.schedule.credit -= cost
 		if more {
 			t.activate(q)
 		}

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"softroce/internal/abi"
@@ -17,6 +18,18 @@ type recvRing struct {
 	doorbellWord  *uint32 // at abi.RecvDoorbell
 	limit         int     // SRQ: with fewer posted, one limit event is due; 0: none
 	srq           *SRQ
+	slice         *Device     // whose queue pairs alone use it; nil: none does yet
+	mu            *sync.Mutex // not nil if queue pairs of several slices use it
+}
+
+// use lets a queue pair of a slice use the ring.
+func (r *recvRing) use(d *Device) {
+	switch {
+	case r.slice == nil:
+		r.slice = d
+	case r.slice != d && r.mu == nil:
+		r.mu = new(sync.Mutex)
+	}
 }
 
 func newRecvRing(c *Context, mem []byte, slots, maxSGE int) (*recvRing, error) {
@@ -39,8 +52,12 @@ func (r *recvRing) posted() int {
 }
 
 // next takes the oldest work request. Its slot is read once, and the copy is checked.
-func (r *recvRing) next(wr *transport.RecvWR, sges []transport.SGE) bool {
-	if r.ctx.fatal != nil || r.posted() == 0 {
+func (r *recvRing) next(wr *transport.RecvWR, sges []transport.SGE, scratch []byte) bool {
+	if r.mu != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+	}
+	if r.ctx.fatal.Load() != nil || r.posted() == 0 {
 		return false
 	}
 	slot := r.slot(r.consumerIndex)
@@ -51,7 +68,7 @@ func (r *recvRing) next(wr *transport.RecvWR, sges []transport.SGE) bool {
 		r.ctx.breach("receive WQE %d: %d scatter elements, at most %d", r.consumerIndex, n, r.maxSGE)
 		return false
 	}
-	data := r.ctx.device.engine.scratch[:]
+	data := scratch
 	copy(data, slot[abi.RecvWQESize:][:n*abi.SGESize])
 	r.consumerIndex++
 	r.storeConsumer(r.consumerIndex)
@@ -99,12 +116,20 @@ func (r *recvQueue) Next(wr *transport.RecvWR) bool {
 		return false
 	}
 	r.left--
-	if !r.ring.next(wr, r.sges) {
+	if !r.ring.next(wr, r.sges, r.qp.device.engine.scratch[:]) {
 		return false
 	}
 	wr.Fault = r.qp.fault(r.ring.ctx, ib.WCRecv)
 	return true
 }
 
-func (r *recvQueue) Len() int     { return r.ring.posted() }
+// Len implements transport.RecvQueue.
+func (r *recvQueue) Len() int {
+	if mu := r.ring.mu; mu != nil {
+		mu.Lock()
+		defer mu.Unlock()
+	}
+	return r.ring.posted()
+}
+
 func (r *recvQueue) Shared() bool { return r.shared }

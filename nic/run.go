@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -28,6 +27,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	if e.config.Stepped || e.ended || !e.mail.start() {
 		return ErrRunning
 	}
+	e.group.start(ctx, e)
 	stop := context.AfterFunc(ctx, e.Wake)
 	defer stop()
 	e.spin.open(int64(e.config.Spin))
@@ -46,7 +46,8 @@ func (e *Engine) Run(ctx context.Context) error {
 		go e.watchdog.watch(done, o, takeOver)
 	})
 	<-done
-	for _, d := range e.devices {
+	e.group.end(e)
+	for _, d := range e.Devices() {
 		d.broadcast(ib.EventDeviceFatal)
 	}
 	e.ended = true
@@ -78,7 +79,11 @@ func (e *Engine) drive(ctx context.Context, done chan struct{}, begin func()) {
 func (e *Engine) loop(ctx context.Context) {
 	idleSince, idleSteps := int64(0), 0
 	now := e.config.Clock()
+	defer e.gate.leave()
 	for ctx.Err() == nil {
+		if !e.gate.enter() {
+			return
+		}
 		next, busy := e.Step(now)
 		then := now
 		now = e.config.Clock()
@@ -123,7 +128,11 @@ func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) 
 		return now, true
 	}
 	alarm := e.spin.wakeBefore(now, next)
+	e.gate.leave()
 	e.poll.wait(now, alarm)
+	if !e.gate.enter() {
+		return now, false
+	}
 	e.setAsleep(0)
 	woken := e.config.Clock()
 	e.spin.noteWake(alarm, woken)
@@ -137,7 +146,7 @@ func (e *Engine) setAsleep(asleep uint32) {
 	e.poll.asleep.Store(asleep)
 	for _, d := range e.devices {
 		for _, c := range d.contexts {
-			atomic.StoreUint32(word(c.opt.Doorbell, abi.DoorbellAsleep), asleep)
+			d.setAsleep(word(c.opt.Doorbell, abi.DoorbellAsleep), asleep)
 		}
 	}
 }
@@ -155,10 +164,10 @@ func (e *Engine) watch(d *Device) error {
 	if e.config.Stepped {
 		return nil
 	}
+	d.link.OnReady(e.Wake) // a link with a descriptor receives frames of other slices, too
 	if fd := d.link.FD(); fd >= 0 {
 		return e.poll.add(fd, unix.EPOLLIN)
 	}
-	d.link.OnReady(e.Wake)
 	return nil
 }
 

@@ -56,7 +56,7 @@ const (
 
 // A schedule is the place of a client among those of its device, and its queue pairs.
 type schedule struct {
-	place  place[Context]
+	place  place[contextPart]
 	ready  fifo[QP]
 	credit int  // bytes that it may still send in this turn, negative if it has sent too much
 	copied bool // it has sent payload that only the kernel can copy; on a fabric, its turns are shorter
@@ -64,7 +64,7 @@ type schedule struct {
 
 // activate gives q a turn. A client that had nothing to send before is served next.
 func (t *txState) activate(q *QP) {
-	c := q.ctx
+	c := q.part
 	if !q.turn.queued {
 		q.waits = q.device.engine.now
 		c.schedule.ready.push(&q.turn)
@@ -76,16 +76,16 @@ func (t *txState) activate(q *QP) {
 
 // deactivate removes q, which is being destroyed.
 func (t *txState) deactivate(q *QP) {
-	q.ctx.schedule.ready.remove(&q.turn)
+	q.part.schedule.ready.remove(&q.turn)
 	t.due.remove(&q.reply)
 	t.aside.remove(&q.aside)
 	q.device.congestion.forget(q)
 }
 
 // remove removes the client, which is being closed.
-func (t *txState) remove(c *Context) {
-	t.clients.remove(&c.schedule.place)
-	if e := c.device.engine; e.last == c {
+func (t *txState) remove(p *contextPart) {
+	t.clients.remove(&p.schedule.place)
+	if e := p.device.engine; e.last == p.ctx {
 		e.last = nil
 	}
 }
@@ -230,7 +230,7 @@ func (d *Device) serveQP(q *QP, budget int) (cost int, more bool) {
 		turn = min(turn, q.rest)
 	}
 	t.left = min(budget, turn)
-	if q.ctx.schedule.copied {
+	if q.part.schedule.copied {
 		t.left /= t.copyCost
 	}
 	t.left = q.limit(t.left)
@@ -278,7 +278,7 @@ func (d *Device) transmitTurn(q *QP, posted bool) (cost int, more bool) {
 	d.timers.schedule(q)
 	cost = left - t.left + fetchCost*int(recvBudget-q.recv.left)
 	if n := q.t.Waiting(); n > 0 {
-		q.ctx.schedule.copied = true
+		q.part.schedule.copied = true
 		n = min(n, t.room(q.t.PathMTU()))
 		w := waitingTurn{q, n, t.copyCost * min(t.left, n*packetCost(q.t.PathMTU())), t.left, posted}
 		t.waiting = append(t.waiting, w)
@@ -308,7 +308,7 @@ func (d *Device) resume() {
 		}
 		cost = max(0, cost-w.cost)
 		d.engine.budget -= cost
-		w.q.ctx.schedule.credit -= cost
+		w.q.part.schedule.credit -= cost
 		w.q.rest = max(0, w.q.rest-cost)
 	}
 	t.waiting = slices.Delete(t.waiting, 0, n)

@@ -12,7 +12,7 @@ const fetchBudget = 64
 // fetchSends copies posted send work requests to the transport. Each slot is read once, and the
 // copy is checked. It returns true if more are posted than one turn fetches.
 func (q *QP) fetchSends() (more bool) {
-	if q.ctx.fatal != nil || q.state < ib.QPSRTS {
+	if q.ctx.fatal.Load() != nil || q.state < ib.QPSRTS {
 		return false // a work request that was posted before RTS waits in the ring
 	}
 	p := q.sq.loadProducer()

@@ -89,8 +89,14 @@ func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 	r.srq, r.limit = s, o.Limit
 	if s.xrcd != nil {
 		d.xrc.add(s)
-		if c.hold != nil {
-			c.hold.include(s)
+		for _, o := range d.slices { // the target queue pairs may be of any
+			s.ring.use(o)
+			s.cq.use(o)
+		}
+		for i := range c.parts {
+			if h := c.parts[i].hold; h != nil {
+				h.include(s)
+			}
 		}
 	}
 	o.PD.users++
@@ -154,8 +160,8 @@ func (s *SRQ) resize(maxWR int, mem []byte) error {
 		return err
 	}
 	waiting := old.posted()
-	if c.fatal != nil {
-		return c.fatal
+	if err := c.fatal.Load(); err != nil {
+		return err
 	}
 	if waiting > int(r.size()) {
 		return errorf(syscall.EINVAL, "SRQ holds %d work requests: %d slots are too few", waiting, r.size())

@@ -23,9 +23,9 @@ const (
 
 // txState is the transmit side of a device: who is to transmit, and the frames to send.
 type txState struct {
-	clients fifo[Context] // clients with active queue pairs, in the order of their turns
-	due     fifo[QP]      // queue pairs that have replies to send
-	turn    int           // the longest turn of a queue pair, in bytes
+	clients fifo[contextPart] // clients with active queue pairs, in the order of their turns
+	due     fifo[QP]          // queue pairs that have replies to send
+	turn    int               // the longest turn of a queue pair, in bytes
 
 	// copyCost is how many times more a packet is taken to cost if only the kernel can copy its
 	// payload. On a fabric, copying is all the work. A link to a network copies and computes the

@@ -20,7 +20,7 @@ type xrc struct {
 type domain struct {
 	key   XRCDKey // zero: private to one context
 	open  int
-	holds int // contexts with an SRQ in it that are held (hold.go)
+	holds []int // by slice: contexts with an SRQ in it that are held (hold.go)
 }
 
 // An XRCDKey identifies the file of an XRC domain by its device and inode numbers.
@@ -56,7 +56,7 @@ func (c *Context) OpenXRCD(key XRCDKey, create, exclusive bool) (*XRCD, error) {
 	case m != nil && exclusive:
 		return nil, errorf(syscall.EEXIST, "the file has an XRC domain")
 	case m == nil:
-		m = &domain{key: key}
+		m = &domain{key: key, holds: make([]int, len(d.slices))}
 		if key != (XRCDKey{}) {
 			d.xrc.shared[key] = m
 		}

@@ -1,5 +1,7 @@
 package transport
 
+import "unsafe"
+
 // Counters are kept per NIC and shared by its queue pairs. Names follow the hw_counters of mlx5
 // where it has an equivalent.
 type Counters struct {
@@ -60,6 +62,19 @@ type QPCounters struct {
 	NAKsReceived    uint64 `json:"nak_received"`
 	RNRNAKsSent     uint64 `json:"rnr_nak_sent"`
 	RNRNAKsReceived uint64 `json:"rnr_nak_received"`
+}
+
+// Add adds the counters of another NIC, or of another part of one.
+func (c *Counters) Add(o *Counters) {
+	to, from := c.values(), o.values()
+	for i, n := range from {
+		to[i] += n
+	}
+}
+
+// values returns the fields, all of which are numbers of 64 bits.
+func (c *Counters) values() *[unsafe.Sizeof(Counters{}) / 8]uint64 {
+	return (*[unsafe.Sizeof(Counters{}) / 8]uint64)(unsafe.Pointer(c))
 }
 
 // Drop counts a dropped packet.

@@ -36,7 +36,7 @@ type Link interface {
 	FD() int
 
 	// OnReady sets the function that the link calls, on any goroutine, when frames arrive at an
-	// empty link. A link with an FD ignores it.
+	// empty link. A link with an FD calls it, if at all, for frames that do not come from there.
 	OnReady(func())
 
 	// NextDeadline returns the time by which Send or Receive must be called because something is

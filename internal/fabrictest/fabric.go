@@ -7,6 +7,7 @@ package fabrictest
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/netip"
@@ -28,6 +29,9 @@ import (
 	"softroce/wire/fault"
 )
 
+// slices lets all tests on a fabric run with NICs that several engines drive.
+var slices = flag.Int("fabric.slices", 1, "engines for each NIC of a test that does not choose")
+
 // MTU is the default MTU of the fabric's interfaces in bytes: room for a path MTU of 4096.
 const MTU = 9000
 
@@ -35,6 +39,7 @@ const MTU = 9000
 type Config struct {
 	NICs    int           // 2 unless set
 	Engines int           // 1 unless set; the NICs are distributed over them
+	Slices  int           // engines that drive each NIC together, in place of Engines; by default 1, or the flag fabric.slices
 	MTU     int           // of the interfaces, in bytes; 0 is the constant MTU
 	Spin    time.Duration // how long an idle engine polls before it sleeps
 
@@ -91,12 +96,20 @@ func New(t testing.TB, c Config) *Fabric {
 }
 
 func (f *Fabric) start(c Config) error {
-	for range max(c.Engines, 1) {
-		e, err := nic.NewEngine(nic.EngineConfig{Spin: c.Spin})
+	if c.Engines == 0 && c.Slices == 0 {
+		c.Slices = *slices
+	}
+	start := time.Now()
+	clock := func() int64 { return int64(time.Since(start)) + 1 }
+	for range max(c.Engines, c.Slices, 1) {
+		e, err := nic.NewEngine(nic.EngineConfig{Spin: c.Spin, Clock: clock})
 		if err != nil {
 			return err
 		}
 		f.Engines = append(f.Engines, e)
+	}
+	if c.Slices > 1 {
+		nic.NewGroup(f.Engines...)
 	}
 	if c.NICs == 0 {
 		c.NICs = 2
@@ -126,6 +139,9 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 		return err
 	}
 	e := f.Engines[i%len(f.Engines)]
+	if c.Slices > 1 {
+		e = f.Engines[0]
+	}
 	mac := [6]byte{0x02, 0, 0, 0, byte((i + 1) >> 8), byte(i + 1)}
 	iface := wire.StaticInterface("", mac, c.MTU,
 		netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24),
@@ -135,22 +151,36 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 	}
 	port := cables.NewLink(e)
 	iface = port.Follow(iface)
-	var link wire.Link = port
-	if sink := c.Sinks[i]; sink != nil {
-		tap := wire.NewCaptureLink(link, nil, wire.CaptureOptions{MAC: iface.MAC, Clock: e.Now, FirstMark: uint64(i) << marksOfLink})
-		if r, ok := sink.(*capture.Recorder); ok {
-			sink = noteSink{r}
+	var others []any // engines
+	if c.Slices > 1 {
+		for _, o := range f.Engines[1:] {
+			others = append(others, o)
 		}
-		tap.Attach(sink, i)
-		link = tap
 	}
-	if c.WrapLink != nil {
-		link = c.WrapLink(i, link)
+	var faults *wire.FaultLink
+	var parts []nic.Slice
+	for k, port := range split(port, others) {
+		link := wire.Link(port)
+		if sink := c.Sinks[i]; sink != nil {
+			tap := wire.NewCaptureLink(link, nil, wire.CaptureOptions{MAC: iface.MAC, Clock: e.Now, FirstMark: uint64(i+k*c.NICs) << marksOfLink})
+			if r, ok := sink.(*capture.Recorder); ok {
+				sink = noteSink{r}
+			}
+			tap.Attach(sink, i)
+			link = tap
+		}
+		if c.WrapLink != nil {
+			link = c.WrapLink(i, link)
+		}
+		if c.IPOnly {
+			link = ipLink{link}
+		}
+		if k == 0 {
+			faults = wire.NewFaultLink(link, program)
+			continue
+		}
+		parts = append(parts, nic.Slice{Engine: f.Engines[k], Link: faults.Share(link)})
 	}
-	if c.IPOnly {
-		link = ipLink{link}
-	}
-	faults := wire.NewFaultLink(link, program)
 	p := &persona.Persona{Identity: c.Identity, Limits: c.DeviceLimits}
 	if name := c.Personas[i]; name != "" {
 		if p, err = persona.Load(name); err != nil {
@@ -158,7 +188,7 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 		}
 	}
 	d, err := e.AddDevice(nic.DeviceConfig{
-		Name: nameOf(i), Link: faults, Iface: iface, Limits: p.Limits, PKeys: c.PKeys[i], Identity: p.Identity,
+		Name: nameOf(i), Link: faults, Slices: parts, Iface: iface, Limits: p.Limits, PKeys: c.PKeys[i], Identity: p.Identity,
 	})
 	if err != nil {
 		return err
@@ -167,6 +197,14 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 	f.verbs.SetProgram(d.Name(), program)
 	d.SetFaults(program)
 	return nil
+}
+
+// split returns the links of a NIC: one, or those of its slices.
+func split(port *wire.FabricLink, others []any) []*wire.FabricLink {
+	if len(others) == 0 {
+		return []*wire.FabricLink{port}
+	}
+	return port.Split(others...)
 }
 
 // marksOfLink is the bits of the number of a frame of one link.

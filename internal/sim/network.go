@@ -82,29 +82,51 @@ func (sim *simulation) buildNetwork(seed uint64) error {
 		sim.fabric = wire.NewFabricOf(sim.network)
 	}
 	for i := range sim.profile.NICs {
-		if i == 0 || sim.profile.Engines {
-			e, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: seed + 1 + uint64(i), ReadArena: 1 << 20})
+		for range max(sim.profile.Slices, 1) {
+			if i > 0 && !sim.profile.Engines {
+				break
+			}
+			e, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: seed + 1 + uint64(len(sim.engines)), ReadArena: 1 << 20})
 			if err != nil {
 				return err
 			}
 			sim.engines = append(sim.engines, e)
 		}
+		if i == 0 && sim.profile.Slices > 1 {
+			nic.NewGroup(sim.engines...)
+		}
 		engine := sim.engines[len(sim.engines)-1]
+		if sim.profile.Slices > 1 {
+			engine = sim.engines[0]
+		}
 		addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24)
 		mac := [6]byte{2, 0, 0, 0, 0, byte(i + 1)}
 		port := sim.fabric.NewLink(engine, addr.Addr())
-		var link wire.Link = &hashingLink{Link: port, sim: sim, sent: true}
-		link = wire.NewFaultLink(link, sim.faults(seed+uint64(i)))
-		if sim.profile.Rate > 0 {
-			link = &cable{Link: link, perByte: 8 / sim.profile.Rate, buffer: int64(sim.profile.Buffer)}
+		var faults *wire.FaultLink
+		var ports []*hashingLink
+		for _, port := range sim.split(port) {
+			var link wire.Link = &hashingLink{Link: port, sim: sim, sent: true}
+			if faults == nil {
+				faults = wire.NewFaultLink(link, sim.faults(seed+uint64(i)))
+				link = faults
+			} else {
+				link = faults.Share(link)
+			}
+			if sim.profile.Rate > 0 {
+				link = &cable{Link: link, perByte: 8 / sim.profile.Rate, buffer: int64(sim.profile.Buffer)}
+			}
+			if i == 0 && sim.profile.Tap != nil {
+				link = wire.NewCaptureLink(link, sim.profile.Tap, wire.CaptureOptions{
+					MAC: func() [6]byte { return mac }, Wall: func(now int64) int64 { return now },
+				})
+			}
+			ports = append(ports, &hashingLink{Link: link, sim: sim})
 		}
-		if i == 0 && sim.profile.Tap != nil {
-			link = wire.NewCaptureLink(link, sim.profile.Tap, wire.CaptureOptions{
-				MAC: func() [6]byte { return mac }, Wall: func(now int64) int64 { return now },
-			})
+		sim.ports = append(sim.ports, ports)
+		c := nic.DeviceConfig{Name: nicName(i), Link: ports[0], Iface: wire.StaticInterface("sim", mac, 9000, addr)}
+		for k, p := range ports[1:] {
+			c.Slices = append(c.Slices, nic.Slice{Engine: sim.engines[1+k], Link: p})
 		}
-		link = &hashingLink{Link: link, sim: sim}
-		c := nic.DeviceConfig{Name: nicName(i), Link: link, Iface: wire.StaticInterface("sim", mac, 9000, addr)}
 		if s := sim.profile.Switches; s != nil {
 			var err error
 			if c.Rate, err = port.Plug(c.Name); err != nil {
@@ -123,6 +145,18 @@ func (sim *simulation) buildNetwork(seed uint64) error {
 		sim.programs = append(sim.programs, g)
 	}
 	return nil
+}
+
+// split returns the links of a NIC, one for each of its engines.
+func (sim *simulation) split(port *wire.FabricLink) []*wire.FabricLink {
+	if sim.profile.Slices <= 1 {
+		return []*wire.FabricLink{port}
+	}
+	var others []any
+	for _, e := range sim.engines[1:] {
+		others = append(others, e)
+	}
+	return port.Split(others...)
 }
 
 func nicName(i int) string { return fmt.Sprint("sim", i) }
@@ -268,10 +302,24 @@ func (sim *simulation) tick() int {
 	return max(ns, int(4096*8/sim.profile.Rate))
 }
 
+// order returns the order in which the engines are stepped: a random one if several drive a NIC.
+func (sim *simulation) order() []int {
+	if sim.profile.Slices > 1 {
+		return sim.rnd.Perm(len(sim.engines))
+	}
+	l := make([]int, len(sim.engines))
+	for i := range l {
+		l[i] = i
+	}
+	return l
+}
+
 // step steps the engines that are not stalled.
 func (sim *simulation) step() (next int64, busy bool) {
 	before := sim.frames
-	for i, e := range sim.engines {
+	order := sim.order()
+	for _, i := range order {
+		e := sim.engines[i]
 		at := sim.stalled.until
 		if i != sim.stalled.engine || sim.now >= at {
 			var b bool

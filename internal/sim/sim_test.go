@@ -91,19 +91,19 @@ func run(seed uint64) (r *Result, err error) {
 }
 
 func TestSeedsDrawEveryKindOfNetwork(t *testing.T) {
-	var stalls, engines, cables, longReads, many, lossy int
+	var stalls, engines, slices, cables, longReads, many, lossy int
 	for seed := range uint64(1000) {
 		p := ProfileOf(seed)
-		for n, is := range map[*int]bool{&stalls: p.Stalls > 0, &engines: p.Engines, &cables: p.Rate > 0, &longReads: p.LongReads > 0 && p.Loss > 0,
+		for n, is := range map[*int]bool{&stalls: p.Stalls > 0, &engines: p.Engines, &slices: p.Slices > 1, &cables: p.Rate > 0, &longReads: p.LongReads > 0 && p.Loss > 0,
 			&many: p.Pairs >= 32, &lossy: p.OneWay} {
 			if is {
 				*n++
 			}
 		}
 	}
-	if min(stalls, engines, cables, longReads, many, lossy) < 20 {
-		t.Errorf("of 1000 seeds %d have stalls, %d several engines, %d slow cables, %d loss and long READs, %d many queue pairs, %d only loss",
-			stalls, engines, cables, longReads, many, lossy)
+	if min(stalls, engines, slices, cables, longReads, many, lossy) < 20 {
+		t.Errorf("of 1000 seeds %d have stalls, %d several engines, %d NICs of several engines, %d slow cables, %d loss and long READs, %d many queue pairs, %d only loss",
+			stalls, engines, slices, cables, longReads, many, lossy)
 	}
 }
 

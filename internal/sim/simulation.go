@@ -45,6 +45,7 @@ type Profile struct {
 
 	// The network: see network.go.
 	Engines   bool          // each NIC has an engine of its own
+	Slices    int           // engines that drive each NIC together, which are stepped in random order; 0 and 1: one
 	Stalls    int           // times that an engine is not stepped for a while
 	Rate      float64       // of the cables, in Gbit/s; 0: unlimited
 	Buffer    time.Duration // time until a full send buffer of a cable is empty
@@ -85,6 +86,7 @@ type simulation struct {
 	rnd           *rand.Rand
 	profile       Profile
 	engines       []*nic.Engine
+	ports         [][]*hashingLink // of the NICs, by slice
 	stalled       stall
 	now           int64
 	programs      []*program
@@ -146,6 +148,9 @@ func ProfileOf(seed uint64) Profile {
 	p.RoCEv1 = r.IntN(4) == 0
 	if r := rand.New(rand.NewPCG(seed, 4)); r.IntN(3) == 0 && !p.OneWay {
 		p.drawSwitches(r)
+	}
+	if r := rand.New(rand.NewPCG(seed, 5)); r.IntN(3) == 0 && p.Switches == nil && !p.OneWay {
+		p.Slices, p.Engines = 2+r.IntN(3), false
 	}
 	return p
 }

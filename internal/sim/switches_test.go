@@ -69,7 +69,7 @@ func TestSeedsDrawEveryKindOfSwitches(t *testing.T) {
 // pausing returns a profile whose NICs send much through a network of small lossless queues.
 func pausing(seed uint64, draw func(*Switches, int, *rand.Rand)) Profile {
 	p := ProfileOf(seed).withoutFaults().withoutFailures()
-	p.NICs, p.Pairs, p.XRC, p.PerQueue, p.MaxMessage, p.Depth, p.LongReads, p.OneWay = 5, 40, 0, 8, 8192, 64, 0, false
+	p.Slices, p.NICs, p.Pairs, p.XRC, p.PerQueue, p.MaxMessage, p.Depth, p.LongReads, p.OneWay = 1, 5, 40, 0, 8, 8192, 64, 0, false
 	p.Operations, p.Windows, p.UC, p.UD, p.Errors, p.LateRecv, p.Rate, p.Buffer = writes[:1], false, 0, 0, 0, 0, 0, 0
 	s := &Switches{TClasses: []uint8{3 << 5}, Congestion: congestion.Defaults()}
 	s.Congestion.Algorithm = congestion.None
