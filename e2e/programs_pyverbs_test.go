@@ -94,16 +94,16 @@ func TestRDMACoreTestSuite(t *testing.T) {
 	within := func(ctx context.Context, argv ...string) *exec.Cmd {
 		return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", ns}, argv...)...)
 	}
-	socket := filepath.Join(t.TempDir(), "s")
-	d := harness.StartDaemon(t, within, "--socket", socket, "--nic", "softroce0=packet:rdma0")
-	survivor := harness.OpenNIC(t, d, socket)
 	tests := unpackTests(t, pyverbsTests)
 	huge := reserveHugePages(t)
 	if !huge && os.Getenv("CI") == "true" {
 		t.Errorf("huge pages are required where CI=true")
 	}
-	gid := fmt.Sprint(harness.GIDs(t, socket, "softroce0")[false])
-	run := func(t *testing.T, dir string, env ...string) {
+	run := func(t *testing.T, engines int, dir string, env ...string) {
+		socket := filepath.Join(t.TempDir(), "s")
+		d := harness.StartDaemon(t, within, "--socket", socket, "--nic", fmt.Sprintf("softroce0=packet:rdma0,engines=%d", engines))
+		survivor := harness.OpenNIC(t, d, socket)
+		gid := fmt.Sprint(harness.GIDs(t, socket, "softroce0")[false])
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		// pyverbs is built for the system's Python.
@@ -123,20 +123,24 @@ func TestRDMACoreTestSuite(t *testing.T) {
 				t.Errorf("the output contains %q", sign)
 			}
 		}
+		if _, err := survivor.QueryPort(t.Context()); err != nil {
+			t.Errorf("a query by another client afterwards: %v", err)
+		}
 		if t.Failed() {
 			t.Logf("%s\n%s", out, &details)
 		}
 	}
 	dir := harness.Libraries(t)
-	t.Run("preloaded", func(t *testing.T) { run(t, dir, "LD_PRELOAD="+filepath.Join(dir, "libibverbs.so.1")) })
+	for _, engines := range []int{1, 2, 4} {
+		t.Run(fmt.Sprintf("preloaded, engines=%d", engines), func(t *testing.T) {
+			run(t, engines, dir, "LD_PRELOAD="+filepath.Join(dir, "libibverbs.so.1"))
+		})
+	}
 	t.Run("sanitized", func(t *testing.T) {
 		checked, runtime := harness.SanitizedLibraries(t)
 		// Python's own leaks are ignored.
-		run(t, checked, "LD_PRELOAD="+runtime+" "+filepath.Join(checked, "libibverbs.so.1"), "ASAN_OPTIONS=detect_leaks=0", "PYTHONMALLOC=malloc")
+		run(t, 1, checked, "LD_PRELOAD="+runtime+" "+filepath.Join(checked, "libibverbs.so.1"), "ASAN_OPTIONS=detect_leaks=0", "PYTHONMALLOC=malloc")
 	})
-	if _, err := survivor.QueryPort(t.Context()); err != nil {
-		t.Errorf("a query by another client afterwards: %v", err)
-	}
 }
 
 // unpackTests copies the tests, some of which the package has compressed.

@@ -157,6 +157,16 @@ func TestPrograms(t *testing.T) {
 			x, _ := harness.FabricPair(t, options...)
 			return x, x
 		}, true, quickRuns()},
+		{"two NICs of two engines", func(t *testing.T, options ...string) (harness.Endpoint, harness.Endpoint) {
+			return harness.FabricPair(t, append(options, "--nic", "softroce0=fabric:192.0.2.1/24,2001:db8::1/64,engines=2",
+				"--nic", "softroce1=fabric:192.0.2.2/24,2001:db8::2/64,engines=2")...)
+		}, false, quickRuns()},
+		{"veth, four engines", func(t *testing.T, options ...string) (harness.Endpoint, harness.Endpoint) {
+			return harness.VethPairOf(t, "packet:eth0,engines=4", options...)
+		}, false, quickRuns()},
+		{"veth, udp, two engines", func(t *testing.T, options ...string) (harness.Endpoint, harness.Endpoint) {
+			return harness.VethPairOf(t, "udp:eth0,engines=2", options...)
+		}, false, quickRuns()},
 	} {
 		if runWholeMatrix() {
 			where.rows = programRuns

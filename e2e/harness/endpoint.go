@@ -200,6 +200,11 @@ func FabricEndpoints(ns, socket string) (x, y Endpoint) {
 // VethPair starts two daemons, in a namespace each, on the two interfaces of a veth pair. The first
 // daemon gets the options.
 func VethPair(t *testing.T, options ...string) (x, y Endpoint) {
+	return VethPairOf(t, "packet:eth0", options...)
+}
+
+// VethPairOf is VethPair for NICs on some link of eth0.
+func VethPairOf(t *testing.T, link string, options ...string) (x, y Endpoint) {
 	a, b := Namespace(t, "a"), Namespace(t, "b")
 	RunCommand(t, "ip", "link", "add", "eth0", "netns", a, "type", "veth", "peer", "name", "eth0", "netns", b)
 	endpoints := [2]Endpoint{}
@@ -211,7 +216,7 @@ func VethPair(t *testing.T, options ...string) (x, y Endpoint) {
 		endpoints[i] = Endpoint{Device: "rdma0", GID: gidIndices, Host: v4, Addr: map[bool]string{false: v4, true: v6}}
 	}
 	for i, ns := range []string{a, b} {
-		socket := DaemonIn(t, ns, append([]string{"--nic", "rdma0=packet:eth0"}, options...)...)
+		socket := DaemonIn(t, ns, append([]string{"--nic", "rdma0=" + link}, options...)...)
 		endpoints[i] = OnDaemon(ns, socket, endpoints[i])
 		options = nil
 	}

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -71,6 +72,9 @@ func (c *Config) Validate() error {
 	if err := c.checkAddresses(); err != nil {
 		return err
 	}
+	if err := c.checkEngines(); err != nil {
+		return err
+	}
 	if c.Engines == 0 {
 		c.Engines = 1
 	}
@@ -95,6 +99,32 @@ func (c *Config) Validate() error {
 	}
 	c.Web, err = completeAddress("web", c.Web)
 	return err
+}
+
+// checkEngines rejects engines=N of a NIC whose link does not have a part for each.
+func (c *Config) checkEngines() error {
+	for _, n := range c.NICs {
+		if n.Engines <= 1 {
+			continue
+		}
+		err := n.CanShare()
+		if err == nil && n.Kind == nicspec.Fabric && c.topology != nil {
+			err = errors.New("a NIC on a fabric with a network of switches has one engine")
+		}
+		if err != nil {
+			return fmt.Errorf("NIC %s: engines=%d: %w", n.Name, n.Engines, err)
+		}
+	}
+	return nil
+}
+
+// enginesOfNIC returns how many engines drive the NIC that has the most.
+func (c *Config) enginesOfNIC() int {
+	most := 1
+	for _, n := range c.NICs {
+		most = max(most, n.Engines)
+	}
+	return most
 }
 
 // maxDefaultNICs is for how many NICs of a topology there are default addresses.

@@ -100,15 +100,23 @@ func (d *Daemon) start() error {
 		}
 	}
 	d.build = builder{fabric: fabric, faults: faults, tap: &d.tap, log: d.log}
-	for i := range min(d.config.Engines, len(d.config.NICs)) {
+	shared := d.config.enginesOfNIC()
+	for i := range max(min(d.config.Engines, len(d.config.NICs)), shared) {
 		e, err := nic.NewEngine(nic.EngineConfig{Name: fmt.Sprint("engine", i), Spin: d.config.Spin, KeepsP: true, Clock: clock})
 		if err != nil {
 			return err
 		}
 		d.engines = append(d.engines, e)
 	}
+	if shared > 1 {
+		nic.NewGroup(d.engines...)
+	}
 	for i, n := range d.config.NICs {
-		if err := d.build.add(d.engines[i%len(d.engines)], n); err != nil {
+		engines := d.engines[i%len(d.engines):][:1]
+		if n.Engines > 1 {
+			engines = d.engines[:n.Engines]
+		}
+		if err := d.build.add(engines, n); err != nil {
 			return err
 		}
 	}

@@ -555,7 +555,7 @@ func TestOptionsDoNotChangeTheMAC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, option := range []string{"pkeys=0x8001", "guid=0200:00ff:fe00:0001", "persona=connectx-7", "persona=connectx-7,numa=1", "rate=1G", "delay=1us", "cc=none", "cc=dcqcn+rp_ai_rate=5", "default_roce_mode=v1"} {
+	for _, option := range []string{"pkeys=0x8001", "guid=0200:00ff:fe00:0001", "persona=connectx-7", "persona=connectx-7,numa=1", "rate=1G", "delay=1us", "cc=none", "cc=dcqcn+rp_ai_rate=5", "default_roce_mode=v1", "engines=2"} {
 		n, err := nicspec.Parse("a=fabric:192.0.2.1," + option)
 		if err != nil {
 			t.Fatal(err)

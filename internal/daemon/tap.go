@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 // per batch.
 type tap struct {
 	clock func() int64  // the engines' clock
-	links []*tappedLink // by number of the capture's interface
+	links []*tappedLink // in the order of the NICs, and of their slices
 }
 
 // A tappedLink is a NIC's link wrapped in a capture. It recognizes frames that this daemon both
@@ -117,8 +118,11 @@ func (t *tap) start(o output, device string) (*recording, error) {
 	var from []*tappedLink
 	var names []string
 	for _, c := range t.links {
-		if device == "" || device == c.name {
-			from = append(from, c)
+		if device != "" && device != c.name {
+			continue
+		}
+		from = append(from, c)
+		if n := len(names); n == 0 || names[n-1] != c.name { // the links of slices follow each other
 			names = append(names, c.name)
 		}
 	}
@@ -127,8 +131,8 @@ func (t *tap) start(o output, device string) (*recording, error) {
 	}
 	r := newRecording(o, names)
 	offset := time.Now().UnixNano() - t.clock()
-	for i, c := range from {
-		r.taps = append(r.taps, c.Attach(&tapSink{r, c, device != "", offset}, i))
+	for _, c := range from {
+		r.taps = append(r.taps, c.Attach(&tapSink{r, c, device != "", offset}, slices.Index(names, c.name)))
 	}
 	go r.drain()
 	return r, nil

@@ -8,9 +8,10 @@ import (
 	"softroce/wire"
 )
 
-// OpenInterface opens the link of a NIC on a network interface. The caller closes the link and then
-// the interface. The log says why Auto did not take a kind.
-func (n NIC) OpenInterface(log *slog.Logger) (wire.Link, *wire.Netdev, error) {
+// OpenInterface opens the link of a NIC on a network interface, or those of its slices if several
+// engines drive it. The caller closes the links and then the interface. The log says why Auto did
+// not take a kind.
+func (n NIC) OpenInterface(log *slog.Logger) ([]wire.Link, *wire.Netdev, error) {
 	iface, err := wire.OpenNetdev(n.Interface)
 	if err != nil {
 		return nil, nil, err
@@ -21,9 +22,9 @@ func (n NIC) OpenInterface(log *slog.Logger) (wire.Link, *wire.Netdev, error) {
 	}
 	var refused []error
 	for _, k := range kinds {
-		link, err := n.open(k, iface)
+		links, err := n.open(k, iface)
 		if err == nil {
-			return link, iface, nil
+			return links, iface, nil
 		}
 		if n.Kind == Auto {
 			log.Info("link not available", "nic", n.Name, "kind", k, "err", err)
@@ -34,19 +35,39 @@ func (n NIC) OpenInterface(log *slog.Logger) (wire.Link, *wire.Netdev, error) {
 	return nil, nil, errors.Join(refused...)
 }
 
-// open opens a link of a kind. Auto takes zero-copy only: in the other modes xdp is not the better
+// open opens links of a kind. Auto takes zero-copy only: in the other modes xdp is not the better
 // choice for every use.
-func (n NIC) open(k Kind, iface *wire.Netdev) (wire.Link, error) {
-	switch k {
-	case XDP:
-		if n.Kind == Auto {
-			return wire.NewZeroCopyXDPLink(iface)
-		}
-		return wire.NewXDPLink(iface)
-	case Packet:
-		return wire.NewPacketLink(iface)
+func (n NIC) open(k Kind, iface *wire.Netdev) ([]wire.Link, error) {
+	slices := max(n.Engines, 1)
+	switch {
+	case k == XDP && slices > 1:
+		return nil, fmt.Errorf("engines=%d: an xdp link has one engine; want packet or udp", slices)
+	case k == XDP && n.Kind == Auto:
+		return one(wire.NewZeroCopyXDPLink(iface))
+	case k == XDP:
+		return one(wire.NewXDPLink(iface))
+	case k == Packet && slices > 1:
+		return all(wire.NewPacketSlices(iface, slices))
+	case k == Packet:
+		return one(wire.NewPacketLink(iface))
+	case slices > 1:
+		return all(wire.NewUDPSlices(iface, slices))
 	}
-	return wire.NewUDPLink(iface)
+	return one(wire.NewUDPLink(iface))
+}
+
+func one[L wire.Link](l L, err error) ([]wire.Link, error) {
+	if err != nil {
+		return nil, err
+	}
+	return []wire.Link{l}, nil
+}
+
+func all[L wire.Link](l []L, err error) (links []wire.Link, _ error) {
+	for _, k := range l {
+		links = append(links, k)
+	}
+	return links, err
 }
 
 // LinkName returns the name of the link that OpenInterface returned: its kind, which n of kind Auto

@@ -43,6 +43,7 @@ const (
 //
 // Links of kind fabric and dgram also take mtu=BYTES and mac=XX:XX:XX:XX:XX:XX. All links take
 // pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE, delay=TIME,
+// engines=N,
 // default_roce_mode=v1|v2 and cc=ALGORITHM[+PARAMETER=VALUE…].
 // The name of a persona is that of a preset or of a file, without a comma and brackets.
 type NIC struct {
@@ -61,6 +62,7 @@ type NIC struct {
 	Shape      wire.Shape         // rate and delay of the port
 	Congestion *congestion.Params // nil means the defaults
 	NUMANode   *int               // that of the persona's PCI device; nil means the persona's
+	Engines    int                // that drive the NIC together; 0 means the default of the daemon
 
 	// DefaultRoCEMode is what connections use that programs request with rdma_cm.
 	DefaultRoCEMode packet.Network
@@ -72,7 +74,7 @@ const FabricMTU = 9000
 const linkForms = "fabric[:ADDR,…], packet:IFACE, udp:IFACE, xdp:IFACE, auto:IFACE or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS"
 
 // options are those of every link.
-const options = "pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE, delay=TIME, default_roce_mode=v1|v2 or cc=ALGORITHM[+PARAMETER=VALUE…]"
+const options = "pkeys=KEY[+KEY…], guid=XXXX:XXXX:XXXX:XXXX, persona=NAME, numa=NODE, rate=RATE, delay=TIME, engines=N, default_roce_mode=v1|v2 or cc=ALGORITHM[+PARAMETER=VALUE…]"
 
 // Defaults returns the NICs of a daemon that is given none.
 func Defaults() []NIC {
@@ -175,6 +177,8 @@ func (n *NIC) parseItems(s string) error {
 			n.Shape.Rate, err = ParseRate(value)
 		case key == "delay" && option:
 			n.Shape.Delay, err = parseDelay(value)
+		case key == "engines" && option:
+			n.Engines, err = parseEngines(value)
 		case key == "default_roce_mode" && option:
 			n.DefaultRoCEMode, err = parseRoCEMode(value)
 		case key == "cc" && option:
@@ -284,6 +288,25 @@ func parsePersona(s string) (string, error) {
 		return "", errors.New("persona \"\": want the name of a preset or of a file")
 	}
 	return s, nil
+}
+
+func parseEngines(s string) (int, error) {
+	v, err := strconv.Atoi(s)
+	if err != nil || v < 1 || v > nic.MaxSlices {
+		return 0, fmt.Errorf("engines %q: want 1 to %d", s, nic.MaxSlices)
+	}
+	return v, nil
+}
+
+// CanShare returns an error if several engines cannot drive the NIC.
+func (n NIC) CanShare() error {
+	switch {
+	case n.Kind == Dgram || n.Kind == XDP:
+		return fmt.Errorf("a NIC on %s has one engine; want fabric, packet or udp", n.Kind)
+	case n.Shape != (wire.Shape{}):
+		return errors.New("a NIC with rate=RATE or delay=TIME has one engine")
+	}
+	return nil
 }
 
 func parseRoCEMode(s string) (packet.Network, error) {
@@ -452,6 +475,9 @@ func (n NIC) String() string {
 	}
 	if n.Shape.Delay != 0 {
 		item(fmt.Sprintf("delay=%v", n.Shape.Delay))
+	}
+	if n.Engines != 0 {
+		item(fmt.Sprintf("engines=%d", n.Engines))
 	}
 	if n.DefaultRoCEMode == packet.RoCEv1 {
 		item("default_roce_mode=v1")

@@ -45,7 +45,7 @@ func ofNIC(n nicspec.NIC) string {
 		name string
 	}{
 		{n.VLANs != nil, "addresses in VLANs"}, {n.PKeys != nil, "pkeys"}, {n.GUID != 0, "guid"}, {n.Persona != "", "persona"},
-		{n.NUMANode != nil, "numa"}, {n.Shape.Rate != 0, "rate"}, {n.Shape.Delay != 0, "delay"},
+		{n.NUMANode != nil, "numa"}, {n.Shape.Rate != 0, "rate"}, {n.Shape.Delay != 0, "delay"}, {n.Engines > 1, "engines"},
 	} {
 		if o.set {
 			return o.name
@@ -55,11 +55,11 @@ func ofNIC(n nicspec.NIC) string {
 }
 
 func openInterface(name string, n nicspec.NIC, program []string) (*LiveLink, error) {
-	l, iface, err := n.OpenInterface(slog.New(slog.DiscardHandler))
+	links, iface, err := n.OpenInterface(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	c, err := NewLiveLink(name, l, iface, program)
+	c, err := NewLiveLink(name, links[0], iface, program)
 	if err != nil {
 		iface.Close()
 		return nil, err

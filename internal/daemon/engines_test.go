@@ -1,0 +1,90 @@
+package daemon
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"softroce/capture"
+	"softroce/internal/nicspec"
+)
+
+// Captures, counters and fault rules are those of one NIC, whichever engine serves a queue pair.
+func TestSeveralEnginesAreOneNIC(t *testing.T) {
+	const engines, connections = 3, 6
+	dir := t.TempDir()
+	program := filepath.Join(dir, "drop.fault")
+	if err := os.WriteFile(program, []byte("drop send nic softroce0 opcode RC_WRITE_ONLY nth 2,4,6\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var nics []nicspec.NIC
+	for _, n := range nicspec.Defaults() {
+		n.Engines = engines
+		nics = append(nics, n)
+	}
+	file := filepath.Join(dir, "all.pcapng")
+	d := start(t, Config{NICs: nics, Fault: program, Capture: file})
+	if n := len(d.engines); n != engines {
+		t.Fatalf("%d engines, want %d", n, engines)
+	}
+	x, y := open(t, d, "softroce0"), open(t, d, "softroce1")
+	for range connections {
+		a, b := newEndpoint(t, x), newEndpoint(t, y)
+		connect(t, a, b)
+		write(t, a, b, 100)
+	}
+	for _, s := range d.Snapshot().Devices {
+		if n := len(s.QPs); n != connections {
+			t.Errorf("%s has %d queue pairs, want %d", s.Name, n, connections)
+		}
+		if s.Name == "softroce0" {
+			if n := s.Faults[0].Acted; n != 3 {
+				t.Errorf("the rule has dropped %d packets, want 3", n)
+			}
+			continue
+		}
+		if n := s.Counters.RxOpcodes["RC_WRITE_ONLY"]; n != connections {
+			t.Errorf("%s has received %d WRITEs, want %d", s.Name, n, connections)
+		}
+	}
+	if names := d.capture.names; !slices.Equal(names, []string{"softroce0", "softroce1"}) {
+		t.Errorf("the capture has the interfaces %v", names)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	packets, err := capture.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writes := 0
+	for _, p := range packets {
+		if p.Opcode.String() == "RC_WRITE_ONLY" {
+			writes++
+		}
+	}
+	if writes != connections {
+		t.Errorf("the capture has %d WRITEs, want %d", writes, connections)
+	}
+}
+
+func TestEnginesOfNICThatCannotShare(t *testing.T) {
+	for _, c := range []struct{ nic, fabric, want string }{
+		{"a=xdp:eth0,engines=2", "", "NIC a: engines=2: a NIC on xdp has one engine"},
+		{"a=fabric:192.0.2.1,rate=1G,engines=2", "", "NIC a: engines=2: a NIC with rate=RATE or delay=TIME has one engine"},
+		{"a=fabric:192.0.2.1,engines=4", "", ""},
+		{"a=packet:eth0,engines=1", "", ""},
+	} {
+		n, err := nicspec.Parse(c.nic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := Config{NICs: []nicspec.NIC{n}, Fabric: c.fabric}
+		err = config.Validate()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: error %v, want %q", c.nic, err, c.want)
+		}
+	}
+}
