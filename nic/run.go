@@ -75,15 +75,12 @@ func (e *Engine) drive(ctx context.Context, done chan struct{}, begin func()) {
 	close(done)
 }
 
-// loop reads the clock once per step. The time of a step that found work counts as busy.
+// loop reads the clock once per step. The time of a step that found work counts as busy. It leaves
+// the gate without a deferred call, which a thread that lost the engine in a step would run too.
 func (e *Engine) loop(ctx context.Context) {
 	idleSince, idleSteps := int64(0), 0
 	now := e.config.Clock()
-	defer e.gate.leave()
-	for ctx.Err() == nil {
-		if !e.gate.enter() {
-			return
-		}
+	for ctx.Err() == nil && e.gate.enter() {
 		next, busy := e.Step(now)
 		then := now
 		now = e.config.Clock()
@@ -112,6 +109,7 @@ func (e *Engine) loop(ctx context.Context) {
 			}
 		}
 	}
+	e.gate.leave()
 }
 
 // sleep waits for an event. The step after setAsleep finds what happened before it; what happens
