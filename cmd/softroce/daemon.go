@@ -27,7 +27,7 @@ type daemonCmd struct {
 	Block   bool           `name:"capture-blocking" help:"If the file of the capture is slow, let the NICs wait for it instead of losing packets of the capture."`
 	Fault   string         `placeholder:"FILE" complete:"<files>" help:"Apply the fault program in FILE to packets."`
 	Config  string         `placeholder:"FILE" complete:"<files>" help:"Read the configuration from a YAML file; flags override it."`
-	Engines *int           `placeholder:"N" help:"Threads that share the NICs (default: 1, at most 64)."`
+	Engines *int           `placeholder:"N" help:"Threads over which the NICs are distributed (default: 1, at most 64)."`
 	Spin    *time.Duration `placeholder:"DURATION" help:"How long an idle engine spins before it sleeps (default: 50us)."`
 	While   bool           `name:"while-used" help:"Exit when the last client disconnects, or if none connects within 10 seconds."`
 	Verbose bool           `short:"v" help:"Log the requests of clients."`

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,7 +43,7 @@ type Config struct {
 	// WhileUsed ends Daemon.Wait when the last client disconnects.
 	WhileUsed bool
 
-	Engines int           // threads that share the NICs; default 1
+	Engines int           // threads over which the NICs are distributed; default: see chooseEngines
 	Spin    time.Duration // how long an idle engine spins before it sleeps; default: the engine's; negative: never
 
 	topology *network.Topology // of Fabric; nil: none
@@ -75,6 +77,7 @@ func (c *Config) Validate() error {
 	if err := c.checkEngines(); err != nil {
 		return err
 	}
+	c.chooseEngines(runtime.NumCPU())
 	if c.Engines == 0 {
 		c.Engines = 1
 	}
@@ -107,15 +110,40 @@ func (c *Config) checkEngines() error {
 		if n.Engines <= 1 {
 			continue
 		}
-		err := n.CanShare()
-		if err == nil && n.Kind == nicspec.Fabric && c.topology != nil {
-			err = errors.New("a NIC on a fabric with a network of switches has one engine")
-		}
-		if err != nil {
+		if err := c.canShare(n); err != nil {
 			return fmt.Errorf("NIC %s: engines=%d: %w", n.Name, n.Engines, err)
 		}
 	}
 	return nil
+}
+
+// canShare returns an error if several engines cannot drive a NIC.
+func (c *Config) canShare(n nicspec.NIC) error {
+	if n.Kind == nicspec.Fabric && c.topology != nil {
+		return errors.New("a NIC on a fabric with a network of switches has one engine")
+	}
+	return n.CanShare()
+}
+
+// Engines of a NIC by default: one for every fourth processor, since programs need the others.
+const (
+	processorsOfEngine = 4
+	maxDefaultEngines  = 4
+)
+
+// chooseEngines sets the engines of the NICs that do not say how many, unless the NICs are to be
+// distributed over Engines. A NIC of kind Auto keeps one, because its link may be xdp.
+func (c *Config) chooseEngines(processors int) {
+	if c.Engines != 0 {
+		return
+	}
+	c.NICs = slices.Clone(c.NICs) // the caller's
+	for i := range c.NICs {
+		n := &c.NICs[i]
+		if n.Engines == 0 && n.Kind != nicspec.Auto && c.canShare(*n) == nil {
+			n.Engines = max(1, min(maxDefaultEngines, processors/processorsOfEngine))
+		}
+	}
 }
 
 // enginesOfNIC returns how many engines drive the NIC that has the most.

@@ -88,3 +88,35 @@ func TestEnginesOfNICThatCannotShare(t *testing.T) {
 		}
 	}
 }
+
+func TestDefaultEnginesOfNIC(t *testing.T) {
+	for _, c := range []struct {
+		nic        string
+		engines    int // of the daemon; 0: not given
+		processors int
+		want       int
+	}{
+		{"a=packet:eth0", 0, 1, 1},
+		{"a=packet:eth0", 0, 4, 1},
+		{"a=packet:eth0", 0, 7, 1},
+		{"a=packet:eth0", 0, 8, 2},
+		{"a=udp:eth0", 0, 16, 4},
+		{"a=fabric:192.0.2.1", 0, 128, 4},
+		{"a=packet:eth0,engines=3", 0, 16, 3},
+		{"a=packet:eth0,engines=1", 0, 16, 1},
+		{"a=packet:eth0", 2, 16, 0},
+		{"a=packet:eth0,rate=1G", 0, 16, 0},
+		{"a=xdp:eth0", 0, 16, 0},
+		{"a=auto:eth0", 0, 16, 0},
+	} {
+		n, err := nicspec.Parse(c.nic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := Config{NICs: []nicspec.NIC{n}, Engines: c.engines}
+		config.chooseEngines(c.processors)
+		if got := config.NICs[0].Engines; got != c.want {
+			t.Errorf("%s, --engines %d, %d processors: %d engines, want %d", c.nic, c.engines, c.processors, got, c.want)
+		}
+	}
+}
