@@ -73,6 +73,7 @@ type Fabric struct {
 	Server  *attach.Server
 
 	t      testing.TB
+	shared bool // all engines drive each NIC
 	verbs  *fault.Verbs
 	socket string
 	cancel context.CancelFunc
@@ -108,7 +109,7 @@ func (f *Fabric) start(c Config) error {
 		}
 		f.Engines = append(f.Engines, e)
 	}
-	if c.Slices > 1 {
+	if f.shared = c.Slices > 1; f.shared {
 		nic.NewGroup(f.Engines...)
 	}
 	if c.NICs == 0 {
@@ -138,10 +139,7 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 	if err != nil {
 		return err
 	}
-	e := f.Engines[i%len(f.Engines)]
-	if c.Slices > 1 {
-		e = f.Engines[0]
-	}
+	e := f.engineOf(i)
 	mac := [6]byte{0x02, 0, 0, 0, byte((i + 1) >> 8), byte(i + 1)}
 	iface := wire.StaticInterface("", mac, c.MTU,
 		netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24),
@@ -325,8 +323,16 @@ func parseFaults(nic, n int, program string) (*fault.Program, error) {
 	return p, nil
 }
 
+// engineOf returns the engine of a NIC, or the first of those that share it.
+func (f *Fabric) engineOf(i int) *nic.Engine {
+	if f.shared {
+		return f.Engines[0]
+	}
+	return f.Engines[i%len(f.Engines)]
+}
+
 // Do runs a function on the engine of a NIC, counted from 0.
-func (f *Fabric) Do(nic int, fn func()) { f.Engines[nic%len(f.Engines)].Do(fn) }
+func (f *Fabric) Do(nic int, fn func()) { f.engineOf(nic).Do(fn) }
 
 // Close stops the server and the NICs. A client sees what it would see if its daemon ended.
 func (f *Fabric) Close() {

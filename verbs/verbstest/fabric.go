@@ -43,6 +43,10 @@ func WithNICs(n int) Option { return func(o *options) { o.config.NICs = n } }
 // WithEngines distributes the NICs over n engines, each of which is a thread. The default is one.
 func WithEngines(n int) Option { return func(o *options) { o.config.Engines = n } }
 
+// WithEnginesPerNIC lets n engines, at most 32, drive each NIC together, in place of WithEngines:
+// its queue pairs are dealt out to them.
+func WithEnginesPerNIC(n int) Option { return func(o *options) { o.config.Slices = n } }
+
 // WithMTU sets the MTU of the fabric's interfaces. The largest path MTU is the largest power of
 // two that is 80 bytes below.
 func WithMTU(bytes int) Option { return func(o *options) { o.config.MTU = bytes } }

@@ -181,10 +181,12 @@ func TestLeakFailsTheTest(t *testing.T) {
 	}
 }
 
-// Both NICs of a fabric have one engine, or one each.
+// Both NICs of a fabric have one engine, one each, or two engines together.
 func TestLinksAndEventsOfEachNIC(t *testing.T) {
-	for engines := range 2 {
-		f := verbstest.New(t, verbstest.WithEngines(1+engines))
+	for name, option := range map[string]verbstest.Option{
+		"one engine": verbstest.WithEngines(1), "one each": verbstest.WithEngines(2), "two together": verbstest.WithEnginesPerNIC(2),
+	} {
+		f := verbstest.New(t, option)
 		for nic := range 2 {
 			c := f.Open(nic)
 			f.SetLink(nic, false)
@@ -192,7 +194,7 @@ func TestLinksAndEventsOfEachNIC(t *testing.T) {
 			f.Fire(nic, verbs.EventGIDChange, 0)
 			for _, want := range []verbs.EventType{verbs.EventPortErr, verbs.EventPortActive, verbs.EventGIDChange} {
 				if e, err := c.AsyncEvent(t.Context()); err != nil || e.EventType != want {
-					t.Errorf("%d engines, NIC %d: %v, %v, want %v", 1+engines, nic, e.EventType, err, want)
+					t.Errorf("%s, NIC %d: %v, %v, want %v", name, nic, e.EventType, err, want)
 				}
 			}
 		}
