@@ -72,22 +72,14 @@ func NewPacketLink(iface *Netdev) (*PacketLink, error) { return newPacketSlice(i
 
 // NewPacketSlices opens the packet links of the n slices of a NIC. A socket filter passes each of
 // them what is for its queue pairs.
-func NewPacketSlices(iface *Netdev, n int) (links []*PacketLink, err error) {
-	for i := range n {
+func NewPacketSlices(iface *Netdev, n int) ([]*PacketLink, error) {
+	return openSlices(n, func(opened []*PacketLink) (*PacketLink, error) {
 		var first *PacketLink
-		if i > 0 {
-			first = links[0]
+		if len(opened) > 0 {
+			first = opened[0]
 		}
-		l, err := newPacketSlice(iface, first, i, n)
-		if err != nil {
-			for _, l := range links {
-				l.Close()
-			}
-			return nil, err
-		}
-		links = append(links, l)
-	}
-	return links, nil
+		return newPacketSlice(iface, first, len(opened), n)
+	})
 }
 
 func newPacketSlice(iface *Netdev, first *PacketLink, number, slices int) (*PacketLink, error) {

@@ -24,3 +24,18 @@ const (
 func destQP(head []byte) uint32 {
 	return binary.BigEndian.Uint32(head[destQPOffset:]) & destQPMask
 }
+
+// openSlices opens the links of n slices in their order, and closes them if one fails.
+func openSlices[L Link](n int, open func(opened []L) (L, error)) (links []L, err error) {
+	for range n {
+		l, err := open(links)
+		if err != nil {
+			for _, l := range links {
+				l.Close()
+			}
+			return nil, err
+		}
+		links = append(links, l)
+	}
+	return links, nil
+}

@@ -74,23 +74,13 @@ func NewUDPLink(iface *Netdev) (*UDPLink, error) { return newUDPSlice(iface, 1) 
 
 // NewUDPSlices opens the UDP links of the n slices of a NIC. Their sockets share the port, and a
 // program passes each of them what is for its queue pairs.
-func NewUDPSlices(iface *Netdev, n int) (links []*UDPLink, err error) {
+func NewUDPSlices(iface *Netdev, n int) ([]*UDPLink, error) {
 	alone, err := NewUDPLink(iface) // sockets of another program may not share the port
 	if err != nil {
 		return nil, err
 	}
 	alone.Close()
-	for range n {
-		l, err := newUDPSlice(iface, n)
-		if err != nil {
-			for _, l := range links {
-				l.Close()
-			}
-			return nil, err
-		}
-		links = append(links, l)
-	}
-	return links, nil
+	return openSlices(n, func([]*UDPLink) (*UDPLink, error) { return newUDPSlice(iface, n) })
 }
 
 func newUDPSlice(iface *Netdev, slices int) (*UDPLink, error) {
