@@ -178,6 +178,7 @@ func (c *Context) CloseSome(n int) bool {
 			p.device.engine.released = true
 		}
 		p.device.engine.unwatchDoorbell(c)
+		p.device.engine.lender.forget(c)
 		p.device.tx.remove(p)
 	}
 	d.contexts = slices.DeleteFunc(d.contexts, func(o *Context) bool { return o == c })

@@ -105,6 +105,7 @@ type Engine struct {
 	watchdog   watchdog
 	poll       poller
 	spin       spinner
+	lender     lender
 
 	// Time spent, in nanoseconds; any goroutine may read it.
 	busy, idle, asleep atomic.Int64

@@ -101,6 +101,12 @@ func (e *Engine) loop(ctx context.Context) {
 				e.idle.Add(now - then)
 				e.spin.noteIdleStep(now, now-then)
 			}
+		case e.lender.keepPolling(&e.spin, now, idleSince, next):
+			if e.lender.lend(now, next) {
+				then, now = now, e.config.Clock()
+				e.idle.Add(now - then)
+				e.lender.noteLent(now, now-then)
+			}
 		case idleSteps < minIdleSteps:
 		default:
 			now, busy = e.sleep(ctx, now)
@@ -134,6 +140,7 @@ func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) 
 	e.setAsleep(0)
 	woken := e.config.Clock()
 	e.spin.noteWake(alarm, woken)
+	e.lender.noteSleep()
 	e.asleep.Add(woken - now)
 	return woken, false
 }

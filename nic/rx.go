@@ -140,6 +140,9 @@ func (d *Device) deliver(q *QP) {
 	}
 	q.t.Receive(d.env(q), &d.rx.pkt)
 	q.stateChanged()
+	if d.engine.lender.processor != 0 && endsMessage(d.rx.pkt.Opcode) {
+		d.engine.lender.noteMessage(q.ctx)
+	}
 	switch {
 	case !d.rx.pkt.Opcode.Info().Request:
 		if q.t.Requesting() {

@@ -26,9 +26,25 @@ type spinner struct {
 	overcommit bool
 	crowded    bool // more than twice as many runnable threads as processors: see maySpin
 
-	lateness    int64 // of the timers that end sleeps: 20 to 45 µs in a virtual machine
-	noSpinUntil int64 // no spinning before this time, because the engine was preempted
-	penalty     int64
+	lateness int64   // of the timers that end sleeps: 20 to 45 µs in a virtual machine
+	noSpin   backoff // no spinning, because the engine was preempted
+}
+
+// A backoff is a time in which something is not done because it failed. The next failure doubles
+// it, unless that comes long after.
+type backoff struct{ until, length int64 }
+
+const (
+	minBackoff = 10e6  // ns
+	maxBackoff = 320e6 // ns
+)
+
+func (b *backoff) extend(now int64) {
+	if now-b.until > maxBackoff {
+		b.length = 0
+	}
+	b.length = min(max(2*b.length, minBackoff), maxBackoff)
+	b.until = now + b.length
 }
 
 // deadlineSpins is how many times longer to poll before a deadline than after work.
@@ -43,9 +59,6 @@ const (
 
 	latenessStep = 100  // ns by which a sleep reduces lateness
 	maxLateness  = 40e3 // ns; other threads wait while the engine polls that long
-
-	minPenalty = 10e6  // ns
-	maxPenalty = 320e6 // ns
 )
 
 func (s *spinner) open(limit int64) {
@@ -97,10 +110,14 @@ func (s *spinner) keepSpinning(now, idle int64) bool { return now-idle < s.limit
 // untilDeadline reports whether to poll on until a deadline: one that is so near that a sleep would
 // end too late for it. On a link with a rate or a delay the packets depend on that.
 func (s *spinner) untilDeadline(now, deadline int64) bool {
-	if deadline == 0 || deadline-now >= deadlineSpins*s.limit || s.isCrowded(now) {
+	if !s.isNear(now, deadline) || s.isCrowded(now) {
 		return false
 	}
 	return s.mustNotYield(now, deadline) || s.maySpin(now)
+}
+
+func (s *spinner) isNear(now, deadline int64) bool {
+	return deadline != 0 && deadline-now < deadlineSpins*s.limit
 }
 
 // mustNotYield reports whether a yield, or a sleep, could make the engine miss a deadline. After a
@@ -137,10 +154,12 @@ func (s *spinner) noteWake(alarm, woken int64) {
 // maySpin reports whether polling delays no other thread, if the engine yields. Among many threads
 // it does not poll: there a yield lasts long, and programs that start need the processor.
 func (s *spinner) maySpin(now int64) bool {
-	if s.limit <= 0 || now < s.noSpinUntil {
-		return false
-	}
-	return !s.isCrowded(now)
+	return s.limit > 0 && now >= s.noSpin.until && !s.isCrowded(now)
+}
+
+// preempted reports whether the engine may not spin for the only reason that it was preempted.
+func (s *spinner) preempted(now int64) bool {
+	return s.limit > 0 && now < s.noSpin.until && !s.isCrowded(now)
 }
 
 func (s *spinner) isCrowded(now int64) bool {
@@ -170,14 +189,9 @@ func (s *spinner) yield(now int64) bool {
 // noteIdleStep records how long an idle step took. After a preemption it disables spinning for a
 // while.
 func (s *spinner) noteIdleStep(now, took int64) {
-	if took < interrupted {
-		return
+	if took >= interrupted {
+		s.noSpin.extend(now)
 	}
-	if now-s.noSpinUntil > maxPenalty {
-		s.penalty = 0 // the last preemption was long ago
-	}
-	s.penalty = min(max(2*s.penalty, minPenalty), maxPenalty)
-	s.noSpinUntil = now + s.penalty
 }
 
 // runnableThreads returns how many threads of the machine run or wait for a processor, 0 if the

@@ -95,7 +95,7 @@ func TestSpinnerPollsBeforeADeadline(t *testing.T) {
 		{"far, after a preemption, late timers", limit, now + 1, 1000, now + 5000, false, now + 4000},
 		{"spinning disabled", 0, 0, 0, now + 1000, false, now + 1000},
 	} {
-		s := spinner{limit: c.limit, loadavg: -1, noSpinUntil: c.noSpinUntil, lateness: c.lateness}
+		s := spinner{limit: c.limit, loadavg: -1, noSpin: backoff{until: c.noSpinUntil}, lateness: c.lateness}
 		if got := s.untilDeadline(now, c.deadline); got != c.poll {
 			t.Errorf("%s: polls %t, want %t", c.name, got, c.poll)
 		}

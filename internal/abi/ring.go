@@ -52,9 +52,15 @@ const (
 // of the 64-bit word at DoorbellBits + 8*(n/64) belongs to the QP with doorbell number n. After
 // posting a receive and a fence, the client does the same if RecvDoorbell is not 0: the QP is in
 // error, and the receive must be flushed.
+//
+// After each post of sends the client stores the number of its processor, if it knows it, in
+// DoorbellProcessor, and yields the processor if DoorbellLent is not 0. An engine on the same
+// processor may have lent it to the client, for a reply to a message.
 const (
 	DoorbellAsleep    = 0  // u32, written by the daemon
 	DoorbellAddresses = 4  // u32, written by the daemon: another value when the GID table has changed
+	DoorbellLent      = 8  // u32, written by the daemon: not 0 if a post should yield the processor
+	DoorbellProcessor = 12 // u32, written by the client: that of the last post, plus 1
 	DoorbellBits      = 64 // u64 words
 	DoorbellSize      = 16384
 	MaxDoorbells      = (DoorbellSize - DoorbellBits) * 8

@@ -161,6 +161,7 @@ func TestPrograms(t *testing.T) {
 		{"handles", "a handle that does not exist is ENOENT"},
 		{"imported", "imported contexts have rings"},
 		{"invalid_args", "invalid arguments return errors"},
+		{"lent", "a post returns the processor that the engine has lent"},
 		{"overwritten", "an overwritten index is not followed"},
 		{"paths", "device paths are redirected"},
 		{"rate_limit", "rate limits are set and read"},

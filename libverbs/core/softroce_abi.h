@@ -38,10 +38,16 @@
  * the context's doorbell eventfd. Bit n modulo 64 of the 64-bit word at
  * SOFTROCE_DOORBELL_BITS + 8*(n/64) belongs to the QP with doorbell number n. After
  * posting a receive and a fence, the client does the same if SOFTROCE_RECV_DOORBELL is
- * not 0: the QP is in error, and the receive must be flushed.
+ * not 0: the QP is in error, and the receive must be flushed. After each post of sends
+ * the client stores the number of its processor, if it knows it, in
+ * SOFTROCE_DOORBELL_PROCESSOR, and yields the processor if SOFTROCE_DOORBELL_LENT is not
+ * 0. An engine on the same processor may have lent it to the client, for a reply to a
+ * message.
  */
 #define SOFTROCE_DOORBELL_ASLEEP 0 /* u32, written by the daemon */
 #define SOFTROCE_DOORBELL_ADDRESSES 4 /* u32, written by the daemon: another value when the GID table has changed */
+#define SOFTROCE_DOORBELL_LENT 8 /* u32, written by the daemon: not 0 if a post should yield the processor */
+#define SOFTROCE_DOORBELL_PROCESSOR 12 /* u32, written by the client: that of the last post, plus 1 */
 #define SOFTROCE_DOORBELL_BITS 64 /* u64 words */
 #define SOFTROCE_DOORBELL_SIZE 16384
 #define SOFTROCE_MAX_DOORBELLS 130560

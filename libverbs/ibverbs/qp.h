@@ -75,6 +75,7 @@ int sr_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
 int sr_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int sr_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 void sr_ring_doorbell(struct sr_qp *q);
+void sr_return_processor(struct sr_context *ctx);
 
 /*
  * sr_put_bind writes the fields of a work request that binds a window, and completes bind->rkey, of

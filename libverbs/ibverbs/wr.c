@@ -44,6 +44,7 @@ static int wr_complete(struct ibv_qp_ex *ex)
 		sr_ring_doorbell(q);
 	}
 	sr_unlock(&q->sq.lock, q->sq.single_threaded);
+	sr_return_processor(sr_ctx(ex->qp_base.context));
 	return sr_error(error);
 }
 
