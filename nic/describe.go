@@ -128,7 +128,7 @@ func (s *description) start() {
 	d := s.device
 	port := d.QueryPort()
 	s.snapshot = Snapshot{
-		Name: d.name, GUID: d.guid, Netdev: d.iface.Name(), PortState: port.State, ActiveMTU: port.ActiveMTU,
+		Name: d.name, GUID: d.guid, Netdev: d.iface.Name(), Engines: d.Slices(), PortState: port.State, ActiveMTU: port.ActiveMTU,
 		GIDs: d.GIDs(), PKeys: d.PKeys(), Counters: d.Counters(), Faults: d.faultInfos(), Identity: d.identity,
 	}
 	if second, err := d.QueryPortNumber(2); err == nil {
@@ -178,7 +178,7 @@ func (s *description) finish() Snapshot {
 func (q *QP) info(o Owner) QPInfo {
 	a := q.t.Query()
 	i := QPInfo{
-		Owner: o, QPN: q.qpn, RemoteQPN: a.DestQPN, Type: q.init.Type.String(), State: a.State.String(),
+		Owner: o, QPN: q.qpn, RemoteQPN: a.DestQPN, Type: q.init.Type.String(), State: a.State.String(), Engine: q.device.engine.config.Number,
 		PathMTU: a.PathMTU, PKey: a.PKey, SQPSN: a.SQPSN, RQPSN: a.RQPSN, SendPosted: int(q.sq.loadProducer() - q.sqDone),
 		Caps: q.init.Caps, QPCounters: q.t.Counters(), Rate: q.rate(),
 	}

@@ -19,6 +19,9 @@ type EngineConfig struct {
 	// Name is the name of the engine's thread, as ps -L shows it; "" means "engine".
 	Name string
 
+	// Number is the number of the engine in its daemon, which snapshots have.
+	Number int
+
 	// Stepped means that Run is not used: one goroutine calls Step and everything else. Do then
 	// calls its function at once.
 	Stepped bool

@@ -19,6 +19,7 @@ type Snapshot struct {
 	GUID      uint64        `json:"guid"`
 	Netdev    string        `json:"netdev"`
 	Link      string        `json:"link,omitempty"`
+	Engines   int           `json:"engines"` // that drive it
 	PortState ib.PortState  `json:"port_state"`
 	Port2     ib.PortState  `json:"port2_state,omitempty"` // 0: there is one port
 	ActiveMTU int           `json:"active_mtu"`
@@ -94,6 +95,7 @@ type QPInfo struct {
 	RemoteQPN uint32 `json:"rqpn"`
 	Type      string `json:"type"`
 	State     string `json:"state"`
+	Engine    int    `json:"engine"` // number of the one that drives it
 	PathInfo
 	SrcPort    uint16 `json:"src_port,omitempty"`
 	PathMTU    int    `json:"path_mtu"`

@@ -102,7 +102,7 @@ func (d *Daemon) start() error {
 	d.build = builder{fabric: fabric, faults: faults, tap: &d.tap, log: d.log}
 	shared := d.config.enginesOfNIC()
 	for i := range max(min(d.config.Engines, len(d.config.NICs)), shared) {
-		e, err := nic.NewEngine(nic.EngineConfig{Name: fmt.Sprint("engine", i), Spin: d.config.Spin, KeepsP: true, Clock: clock})
+		e, err := nic.NewEngine(nic.EngineConfig{Name: fmt.Sprint("engine", i), Number: i, Spin: d.config.Spin, KeepsP: true, Clock: clock})
 		if err != nil {
 			return err
 		}

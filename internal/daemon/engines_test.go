@@ -39,6 +39,14 @@ func TestSeveralEnginesAreOneNIC(t *testing.T) {
 		if n := len(s.QPs); n != connections {
 			t.Errorf("%s has %d queue pairs, want %d", s.Name, n, connections)
 		}
+		if s.Engines != engines {
+			t.Errorf("%s has %d engines, want %d", s.Name, s.Engines, engines)
+		}
+		for _, q := range s.QPs {
+			if want := int(q.QPN % engines); q.Engine != want {
+				t.Errorf("queue pair %d of %s has engine %d, want %d", q.QPN, s.Name, q.Engine, want)
+			}
+		}
 		if s.Name == "softroce0" {
 			if n := s.Faults[0].Acted; n != 3 {
 				t.Errorf("the rule has dropped %d packets, want 3", n)
@@ -67,6 +75,20 @@ func TestSeveralEnginesAreOneNIC(t *testing.T) {
 	}
 	if writes != connections {
 		t.Errorf("the capture has %d WRITEs, want %d", writes, connections)
+	}
+}
+
+// NICs with an engine each are distributed over the engines of the daemon, whose number each queue
+// pair shows.
+func TestQueuePairsShowTheEngineOfTheirNIC(t *testing.T) {
+	d := start(t, Config{Engines: 2})
+	for _, name := range []string{"softroce0", "softroce1"} {
+		newEndpoint(t, open(t, d, name))
+	}
+	for i, s := range d.Snapshot().Devices {
+		if len(s.QPs) != 1 || s.QPs[0].Engine != i || s.Engines != 1 {
+			t.Errorf("%s has %d engines and the queue pairs %+v, want one, driven by engine %d", s.Name, s.Engines, s.QPs, i)
+		}
 	}
 }
 

@@ -121,7 +121,7 @@ func qpLine(q nic.QPInfo) []any {
 	}
 	l := owned(q.Owner, "lqpn", q.QPN, "rqpn", q.RemoteQPN, "type", q.Type, "state", q.State, "rq-psn", secret(q.Owner, q.RQPSN),
 		"sq-psn", secret(q.Owner, q.SQPSN), "mtu", q.PathMTU, "path", path, "sq", q.SendPosted, "rq", q.RecvPosted,
-		"pdn", number(q.PD), "send_cqn", number(q.SendCQ), "recv_cqn", number(q.RecvCQ), "srqn", number(q.SRQ))
+		"pdn", number(q.PD), "send_cqn", number(q.SendCQ), "recv_cqn", number(q.RecvCQ), "srqn", number(q.SRQ), "engine", q.Engine)
 	if q.RoCEv1 {
 		l = append(l, "roce", "v1")
 	}

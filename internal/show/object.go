@@ -43,6 +43,7 @@ type DeviceLine struct {
 	Via           string       `json:"via,omitempty"` // the kind of link, its interface and mode
 	GUID          string       `json:"node_guid"`
 	ActiveMTU     int          `json:"active_mtu"`
+	Engines       int          `json:"engines"`
 	Clients       int          `json:"clients"`
 	LinkError     string       `json:"link_error,omitempty"`
 	GIDs          []daemon.GID `json:"gids"`
@@ -54,7 +55,7 @@ func devices(s *daemon.Snapshot) []DeviceLine {
 	for _, d := range s.Devices {
 		l := DeviceLine{
 			Link: Link{d.Name, 1}, State: "ACTIVE", PhysicalState: "LINK_UP", Netdev: d.Netdev, Via: d.Link, GUID: guid(d.GUID),
-			ActiveMTU: d.ActiveMTU, Clients: len(d.Contexts), LinkError: d.LinkError, GIDs: d.GIDs, PKeys: append([]uint16{}, d.PKeys...),
+			ActiveMTU: d.ActiveMTU, Engines: d.Engines, Clients: len(d.Contexts), LinkError: d.LinkError, GIDs: d.GIDs, PKeys: append([]uint16{}, d.PKeys...),
 		}
 		if d.PortState != ib.PortActive {
 			l.State, l.PhysicalState = "DOWN", "DISABLED"

@@ -18,12 +18,12 @@ func roundTripped(t *testing.T) *daemon.Snapshot {
 	t.Helper()
 	owner := nic.Owner{Client: 3, PID: 42, UID: 1000, Comm: "app"}
 	d := nic.Snapshot{
-		Name: "nic0", GUID: 0x0011223344556677, PortState: ib.PortActive, ActiveMTU: 1024, Netdev: "eth0",
+		Name: "nic0", GUID: 0x0011223344556677, PortState: ib.PortActive, ActiveMTU: 1024, Netdev: "eth0", Engines: 2,
 		GIDs: []nic.GIDEntry{{Index: 1, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.1")), Netdev: "eth0"},
 			{Index: 2, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.3")), Netdev: "eth0.7", VLAN: 7, RoCEv1: true}},
 		PKeys:    []uint16{0xffff, 1},
 		Contexts: []nic.ContextInfo{{Owner: owner, PDs: 1, MRs: 2, MWs: 3, CQs: 4, SRQs: 5, QPs: 6, AHs: 7, XRCDs: 8, RegisteredBytes: 9, RingBytes: 10, DMs: 11, DeviceMemory: 12}},
-		QPs: []nic.QPInfo{{Owner: owner, QPN: 17, RemoteQPN: 18, Type: "RC", State: "RTS", PathMTU: 1024, SQPSN: 5, RQPSN: 6, PD: 1, SendCQ: 2, RecvCQ: 4, QPCounters: transport.QPCounters{Retransmitted: 5, Timeouts: 1},
+		QPs: []nic.QPInfo{{Owner: owner, QPN: 17, RemoteQPN: 18, Type: "RC", State: "RTS", Engine: 1, PathMTU: 1024, SQPSN: 5, RQPSN: 6, PD: 1, SendCQ: 2, RecvCQ: 4, QPCounters: transport.QPCounters{Retransmitted: 5, Timeouts: 1},
 			PathInfo: nic.PathInfo{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2")}, SendPosted: 1, RecvPosted: 2},
 			{Owner: owner, QPN: 19, Type: "RC", State: "RESET", SRQ: 8}},
 		MRs:    []nic.MRInfo{{Owner: owner, ID: 5, PD: 1, IOVA: 0x1000, Length: 4096, Access: "LOCAL_WRITE", Backing: "process", Unshared: "threads"}},
@@ -40,7 +40,7 @@ func roundTripped(t *testing.T) *daemon.Snapshot {
 	d.Counters.RxOpcode[0x11] = 8
 	d.Counters.NAKSent[0] = 9
 	d.Counters.TxStalled = 10
-	down := nic.Snapshot{Name: "nic1", PortState: ib.PortDown, LinkError: "network is down"}
+	down := nic.Snapshot{Name: "nic1", PortState: ib.PortDown, Engines: 1, LinkError: "network is down"}
 	b, err := json.Marshal(daemon.NewSnapshot(attach.Snapshot{PID: 1, Devices: []nic.Snapshot{d, down}}, nil))
 	if err != nil {
 		t.Fatal(err)
@@ -55,16 +55,16 @@ func roundTripped(t *testing.T) *daemon.Snapshot {
 func TestWriteTextPrintsOneLinePerObject(t *testing.T) {
 	s := roundTripped(t)
 	for kind, want := range map[string]string{
-		"devices": `link nic0/1 state ACTIVE physical_state LINK_UP  netdev eth0 mtu 1024 node_guid 0011:2233:4455:6677 clients 1
+		"devices": `link nic0/1 state ACTIVE physical_state LINK_UP  netdev eth0 mtu 1024 node_guid 0011:2233:4455:6677 engines 2 clients 1
     gid 1 192.0.2.1
     gid 2 192.0.2.3 vlan 7 RoCE v1
     pkey 0 0xffff
     pkey 1 0x0001
-link nic1/1 state DOWN physical_state DISABLED netdev - mtu 0 node_guid 0000:0000:0000:0000 clients 0
+link nic1/1 state DOWN physical_state DISABLED netdev - mtu 0 node_guid 0000:0000:0000:0000 engines 1 clients 0
     error network is down
 `,
-		"qp": `link nic0/1 lqpn 17 rqpn 18 type RC state RTS   rq-psn 6 sq-psn 5 mtu 1024 path 192.0.2.1 > 192.0.2.2 sq 1 rq 2 pdn 1 send_cqn 2 recv_cqn 4 srqn - client 3 pid 42 comm app retransmitted 5 timeouts 1
-link nic0/1 lqpn 19 rqpn 0  type RC state RESET rq-psn 0 sq-psn 0 mtu 0    path -                     sq 0 rq 0 pdn - send_cqn - recv_cqn - srqn 8 client 3 pid 42 comm app
+		"qp": `link nic0/1 lqpn 17 rqpn 18 type RC state RTS   rq-psn 6 sq-psn 5 mtu 1024 path 192.0.2.1 > 192.0.2.2 sq 1 rq 2 pdn 1 send_cqn 2 recv_cqn 4 srqn - engine 1 client 3 pid 42 comm app retransmitted 5 timeouts 1
+link nic0/1 lqpn 19 rqpn 0  type RC state RESET rq-psn 0 sq-psn 0 mtu 0    path -                     sq 0 rq 0 pdn - send_cqn - recv_cqn - srqn 8 engine 0 client 3 pid 42 comm app
 `,
 		"mr":  "link nic0/1 mrn 5 iova 0x1000 length 4096 access LOCAL_WRITE pdn 1 dmn - backing process unshared threads client 3 pid 42 comm app\n",
 		"cq":  "link nic0/1 cqn 2 cqe 256 waiting 1 users 2 events 3 overrun false client 3 pid 42 comm app\n",

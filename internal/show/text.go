@@ -39,7 +39,7 @@ func line(w io.Writer, keysAndValues ...any) {
 
 func writeDevice(w io.Writer, d DeviceLine) {
 	line(w, "link", d.Link, "state", d.State, "physical_state", d.PhysicalState, "netdev", orDash(d.Netdev),
-		"mtu", d.ActiveMTU, "node_guid", d.GUID, "clients", d.Clients)
+		"mtu", d.ActiveMTU, "node_guid", d.GUID, "engines", d.Engines, "clients", d.Clients)
 	if d.Via != "" {
 		fmt.Fprintf(w, "    via %s\n", d.Via)
 	}
