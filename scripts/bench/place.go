@@ -20,8 +20,9 @@ import (
 // A place is where the two programs of a measurement run: on the NICs of one daemon, or on those of
 // two daemons at the ends of a veth pair.
 type place struct {
-	mtu    int    // of the veth pair; 0: one daemon
-	memory string // softroce run --memory, unless it is the default
+	mtu     int    // of the veth pair; 0: one daemon
+	engines int    // of each NIC at the veth pair, unless it is the default
+	memory  string // softroce run --memory, unless it is the default
 }
 
 // An end is where one of the two programs runs.
@@ -112,7 +113,11 @@ func (b *bench) open(ctx context.Context, p place, options ...string) (*testbed,
 	t := &testbed{profile: b.profileOf(b.running)}
 	sockets, nics := []string{"/run/ab"}, [][]string{nil}
 	if p.mtu != 0 {
-		nic := []string{"--nic", "rdma0=auto:" + interfaceName(p.mtu)}
+		link := "auto:" + interfaceName(p.mtu)
+		if p.engines != 0 {
+			link += fmt.Sprint(",engines=", p.engines)
+		}
+		nic := []string{"--nic", "rdma0=" + link}
 		sockets, nics = []string{"/run/a", "/run/b"}, [][]string{nic, nic}
 	}
 	for i, socket := range sockets {

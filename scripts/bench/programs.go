@@ -126,7 +126,16 @@ func parseIperf3(out string) (bits, bytes float64, err error) {
 
 // perftest measures one of the programs of the package perftest.
 func perftest(program string, size int, unit string, where place) *measurement {
-	m := &measurement{name: fmt.Sprintf("%s %s, %s", program, bytesOf(size), where), unit: unit, first: 2000, size: size}
+	return perftestQPs(program, size, 1, unit, where)
+}
+
+// perftestQPs measures a program of perftest with a number of queue pairs.
+func perftestQPs(program string, size, qps int, unit string, where place) *measurement {
+	name := fmt.Sprintf("%s %s, ", program, bytesOf(size))
+	if qps > 1 {
+		name += fmt.Sprintf("%d QPs, ", qps)
+	}
+	m := &measurement{name: name + where.String(), unit: unit, first: 2000, size: size}
 	m.run = func(ctx context.Context, b *bench, count int) (sample, error) {
 		if err := need(program); err != nil {
 			return sample{}, err
@@ -137,8 +146,12 @@ func perftest(program string, size int, unit string, where place) *measurement {
 		}
 		defer t.close()
 		port := harness.FreePort()
+		each := (count + qps - 1) / qps
 		// -F leaves the frequency of the processor alone; -x 1 is the first IPv4 GID.
-		argv := []string{program, "-F", "-x", "1", "-s", fmt.Sprint(size), "-n", fmt.Sprint(count), "-p", fmt.Sprint(port)}
+		argv := []string{program, "-F", "-x", "1", "-s", fmt.Sprint(size), "-n", fmt.Sprint(each), "-p", fmt.Sprint(port)}
+		if qps > 1 {
+			argv = append(argv, "-q", fmt.Sprint(qps))
+		}
 		if unit != micros {
 			argv = append(argv, "--report_gbits")
 		}
@@ -150,7 +163,7 @@ func perftest(program string, size int, unit string, where place) *measurement {
 			return sample{}, err
 		}
 		result, err := parsePerftest(out, unit)
-		result.cpu = m.perUnit(cpu, count)
+		result.cpu = m.perUnit(cpu, each*qps)
 		return result, err
 	}
 	return m

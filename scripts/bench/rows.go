@@ -41,6 +41,8 @@ func (p place) String() string {
 	switch {
 	case p.mtu == 1500:
 		return "two daemons, MTU 1500"
+	case p.engines != 0:
+		return fmt.Sprint("two daemons, engines=", p.engines)
 	case p.mtu != 0:
 		return "two daemons"
 	case p.memory == "auto":
@@ -120,6 +122,12 @@ func makeRows() (list []row) {
 	list = append(list,
 		row{name: heapOfIdleQP.name, of: heapOfIdleQP, lower: true, floor: 8, goal: 4},
 		row{name: cpuOfIdleQPs.name, of: cpuOfIdleQPs, lower: true, floor: 1, goal: 0.2})
+
+	engines := func(n int) *measurement {
+		return perftestQPs("ib_write_bw", 64<<10, 16, gbps, place{mtu: twoDaemons.mtu, engines: n})
+	}
+	two := engines(2)
+	list = append(list, row{name: two.name, of: two, beside: engines(1), floor: 1, goal: 1})
 
 	write := inGuest("ib_write_bw", 64<<10, gbps, false)
 	latency, kernels := inGuest("ib_send_lat", 8, micros, false), inGuest("ib_send_lat", 8, micros, true)
