@@ -250,10 +250,9 @@ func (b *Batch) appendVector(p []byte, addr uint64, extend bool) {
 // atomic carries out an operation on eight bytes of a process, which other operations of this IO
 // cannot interrupt (IBV_ATOMIC_HCA).
 func (b *Batch) atomic(o *op, a *operands) error {
-	if s := o.region.table.sharing; s != nil {
-		s.atomics.Lock()
-		defer s.atomics.Unlock()
-	}
+	t := o.region.table
+	t.atomics.Lock()
+	defer t.atomics.Unlock()
 	v := a.word
 	if o.kind != opStoreWord {
 		if err := b.word(o, a, (*Process).readv); err != nil {

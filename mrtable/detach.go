@@ -94,7 +94,8 @@ func (io *IO) pinOwn(b *Batch) {
 
 // pin keeps the memory of r until Settle.
 func (b *Batch) pin(r *Region) {
-	defer r.table.lock().unlock()
+	r.table.mu.Lock()
+	defer r.table.mu.Unlock()
 	r.pins++
 	b.pinned = append(b.pinned, r)
 }
@@ -106,7 +107,8 @@ func (io *IO) unpin(b *Batch) {
 }
 
 func (r *Region) unpin() {
-	defer r.table.lock().unlock()
+	r.table.mu.Lock()
+	defer r.table.mu.Unlock()
 	if r.pins--; r.pins == 0 && r.released {
 		r.Memory.Close()
 	}
@@ -145,7 +147,7 @@ func (io *IO) pinSources(b *Batch) {
 		for _, r := range t.retiredEarlier {
 			pin(r)
 		}
-		for _, r := range t.sharing.waiting() {
+		for _, r := range t.waiting() {
 			pin(r)
 		}
 	}

@@ -225,7 +225,7 @@ func (io *IO) Epoch() {
 	if io.shares {
 		io.epochs.Store(io.epoch)
 		for _, t := range io.tables {
-			t.sharing.release()
+			t.release()
 		}
 	}
 	io.arena.epoch()
@@ -268,7 +268,8 @@ func (io *IO) ReleaseReads() {
 
 // release closes the memory of a region, unless a detached batch still uses it.
 func (io *IO) release(r *Region) {
-	defer r.table.lock().unlock()
+	r.table.mu.Lock()
+	defer r.table.mu.Unlock()
 	r.released = true
 	if r.pins == 0 {
 		r.Memory.Close()

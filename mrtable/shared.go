@@ -2,7 +2,6 @@ package mrtable
 
 import (
 	"slices"
-	"sync"
 	"sync/atomic"
 )
 
@@ -19,10 +18,7 @@ import (
 // A sharing is what a table has that several IOs share.
 type sharing struct {
 	ios     []*IO
-	atomics sync.Mutex // held for an atomic operation on memory that only the kernel can copy
-
-	mu      sync.Mutex   // held for windows, and for what follows
-	retired []*Region    // deregistered memory that waits for the IOs' epochs
+	retired []*Region    // deregistered memory that waits for the IOs' epochs; guarded by Table.mu
 	pending atomic.Int32 // length of retired
 }
 
@@ -30,6 +26,8 @@ type sharing struct {
 // lists of all tables that it shares. Nothing may be registered yet.
 func (t *Table) Share(ios ...*IO) {
 	t.sharing = &sharing{ios: ios}
+	t.mu.Share()
+	t.atomics.Share()
 	t.io = ios[0]
 	for i, io := range ios {
 		io.index, io.shares = i, true
@@ -41,28 +39,11 @@ func (t *Table) Share(ios ...*IO) {
 // has reports whether io is one of those that share the table.
 func (s *sharing) has(io *IO) bool { return s != nil && slices.Contains(s.ios, io) }
 
-// A guard is a lock that is held, nil for none.
-type guard struct{ mu *sync.Mutex }
-
-// lock takes the lock of a table that several IOs share.
-func (t *Table) lock() guard {
-	if t.sharing == nil {
-		return guard{}
-	}
-	t.sharing.mu.Lock()
-	return guard{&t.sharing.mu}
-}
-
-func (g guard) unlock() {
-	if g.mu != nil {
-		g.mu.Unlock()
-	}
-}
-
 // retire schedules the memory of r for closing. No other IO runs.
-func (s *sharing) retire(r *Region) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (t *Table) retire(r *Region) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.sharing
 	for _, io := range s.ios {
 		r.epochs = append(r.epochs, io.epochs.Load()+2)
 	}
@@ -71,12 +52,13 @@ func (s *sharing) retire(r *Region) {
 }
 
 // release closes the memory that no IO uses any more.
-func (s *sharing) release() {
+func (t *Table) release() {
+	s := t.sharing
 	if s == nil || s.pending.Load() == 0 {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	s.retired = slices.DeleteFunc(s.retired, func(r *Region) bool {
 		for i, io := range s.ios {
 			if io.epochs.Load() < r.epochs[i] {
@@ -92,11 +74,11 @@ func (s *sharing) release() {
 }
 
 // waiting returns the regions whose memory is not closed yet.
-func (s *sharing) waiting() []*Region {
-	if s == nil {
+func (t *Table) waiting() []*Region {
+	if t.sharing == nil {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.retired)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.sharing.retired)
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"softroce/internal/ib"
+	"softroce/internal/sharelock"
 )
 
 // A key consists of a slot number and, in the low bits, an unpredictable tag that changes whenever
@@ -34,7 +35,9 @@ type Table struct {
 	retired        []*Region
 	retiredEarlier []*Region
 
-	sharing *sharing // nil: one engine uses the table
+	sharing *sharing        // nil: one engine uses the table
+	mu      sharelock.Mutex // held for windows, and for memory that is released
+	atomics sharelock.Mutex // held for an atomic operation on memory that only the kernel can copy
 }
 
 type slot struct {
@@ -199,8 +202,8 @@ func (t *Table) remove(r *Region) {
 		r.Memory.Close() // no IO has used this table's memory
 		return
 	}
-	if s := t.sharing; s != nil {
-		s.retire(r)
+	if t.sharing != nil {
+		t.retire(r)
 		return
 	}
 	t.retired = append(t.retired, r)

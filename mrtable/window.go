@@ -113,7 +113,8 @@ type Binding struct {
 // AccessRemoteAtomic require AccessLocalWrite of the region, not its remote access. A rejected bind
 // changes nothing; errors are ErrKey, ErrPD, ErrWindow, ErrFlags, ErrAccess and ErrBounds.
 func (t *Table) Bind(b Binding) error {
-	defer t.lock().unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	w := t.window(b.RKey)
 	if w == nil {
 		return ErrKey
@@ -198,7 +199,8 @@ func (w *Window) bind(r *Region, b *Binding) {
 // It does nothing to an unbound window. Errors are ErrKey; ErrWindow for the key of a region or a
 // type 1 window; ErrQP; and ErrPD.
 func (t *Table) Invalidate(pd *PD, qpn, rkey uint32) error {
-	defer t.lock().unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	w := t.window(rkey)
 	switch {
 	case w == nil && t.lookup(rkey) != nil:

@@ -1,11 +1,11 @@
 package nic
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"softroce/internal/abi"
 	"softroce/internal/ib"
+	"softroce/internal/sharelock"
 	"softroce/transport"
 )
 
@@ -18,8 +18,8 @@ type recvRing struct {
 	doorbellWord  *uint32 // at abi.RecvDoorbell
 	limit         int     // SRQ: with fewer posted, one limit event is due; 0: none
 	srq           *SRQ
-	slice         *Device     // whose queue pairs alone use it; nil: none does yet
-	mu            *sync.Mutex // not nil if queue pairs of several slices use it
+	slice         *Device // of the first queue pair that uses it; nil: none does yet
+	mu            sharelock.Mutex
 }
 
 // use lets a queue pair of a slice use the ring.
@@ -27,8 +27,8 @@ func (r *recvRing) use(d *Device) {
 	switch {
 	case r.slice == nil:
 		r.slice = d
-	case r.slice != d && r.mu == nil:
-		r.mu = new(sync.Mutex)
+	case r.slice != d:
+		r.mu.Share()
 	}
 }
 
@@ -53,10 +53,8 @@ func (r *recvRing) posted() int {
 
 // next takes the oldest work request. Its slot is read once, and the copy is checked.
 func (r *recvRing) next(wr *transport.RecvWR, sges []transport.SGE, scratch []byte) bool {
-	if r.mu != nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.ctx.fatal.Load() != nil || r.posted() == 0 {
 		return false
 	}
@@ -125,10 +123,8 @@ func (r *recvQueue) Next(wr *transport.RecvWR) bool {
 
 // Len implements transport.RecvQueue.
 func (r *recvQueue) Len() int {
-	if mu := r.ring.mu; mu != nil {
-		mu.Lock()
-		defer mu.Unlock()
-	}
+	r.ring.mu.Lock()
+	defer r.ring.mu.Unlock()
 	return r.ring.posted()
 }
 

@@ -1,11 +1,11 @@
 package nic
 
 import (
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"softroce/internal/sharelock"
 	"softroce/transport"
 	"softroce/wire"
 	"softroce/wire/fault"
@@ -70,7 +70,7 @@ func (d *Device) addSlices(c *DeviceConfig) error {
 		}
 	}
 	if len(d.slices) > 1 {
-		d.completionFaults.shared = true
+		d.completionFaults.mu.Share()
 		ios := d.engine.group.ios()
 		d.table.Share(ios[:len(d.slices)]...)
 	}
@@ -137,39 +137,26 @@ func (d *whole) allBadPKeys() (n uint32) {
 // completionFaults are the rules for completions of a NIC. Its slices share their counters.
 type completionFaults struct {
 	fault.Completions
-	shared bool
-	mu     sync.Mutex
-}
-
-func (f *completionFaults) lock() {
-	if f.shared {
-		f.mu.Lock()
-	}
-}
-
-func (f *completionFaults) unlock() {
-	if f.shared {
-		f.mu.Unlock()
-	}
+	mu sharelock.Mutex
 }
 
 // Fail is fault.Completions.Fail.
 func (f *completionFaults) Fail(now int64, w *fault.WorkRequest) *fault.CompletionRule {
-	f.lock()
-	defer f.unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return f.Completions.Fail(now, w)
 }
 
 // Late is fault.Completions.Late.
 func (f *completionFaults) Late(now int64, w *fault.WorkRequest) (time.Duration, *fault.CompletionRule) {
-	f.lock()
-	defer f.unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return f.Completions.Late(now, w)
 }
 
 // Refuse is fault.Completions.Refuse.
 func (f *completionFaults) Refuse(now int64, a *fault.RemoteAccess) (*fault.CompletionRule, bool) {
-	f.lock()
-	defer f.unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return f.Completions.Refuse(now, a)
 }

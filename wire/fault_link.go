@@ -3,9 +3,9 @@ package wire
 import (
 	"fmt"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 
+	"softroce/internal/sharelock"
 	"softroce/packet"
 	"softroce/wire/fault"
 )
@@ -59,20 +59,7 @@ type FaultLink struct {
 type faultRules struct {
 	fault.Evaluator
 	newProgram atomic.Pointer[fault.Program]
-	shared     bool
-	mu         sync.Mutex
-}
-
-func (r *faultRules) lock() {
-	if r.shared {
-		r.mu.Lock()
-	}
-}
-
-func (r *faultRules) unlock() {
-	if r.shared {
-		r.mu.Unlock()
-	}
+	mu         sharelock.Mutex
 }
 
 // NewFaultLink wraps a link. A nil program has no rules.
@@ -83,7 +70,7 @@ func NewFaultLink(inner Link, p *fault.Program) *FaultLink {
 // Share wraps the link of another slice of the NIC. The rules, with what they have counted, are
 // those of f. Neither link may be in use by its goroutine.
 func (f *FaultLink) Share(inner Link) *FaultLink {
-	f.rules.shared = true
+	f.rules.mu.Share()
 	s := &FaultLink{inner: inner, noter: NoterOf(inner), rules: f.rules}
 	s.info.Owner = f.info.Owner
 	return s
@@ -143,8 +130,8 @@ func (f *FaultLink) begin(now int64) error {
 }
 
 func (r *faultRules) begin(now int64) {
-	r.lock()
-	defer r.unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if p := r.newProgram.Load(); p != nil && r.newProgram.CompareAndSwap(p, nil) {
 		first := r.OnFirst
 		r.Evaluator = fault.NewEvaluator(p)
@@ -155,8 +142,8 @@ func (r *faultRules) begin(now int64) {
 
 // appliesTo is fault.Evaluator.AppliesTo.
 func (r *faultRules) appliesTo(d fault.Direction) bool {
-	r.lock()
-	defer r.unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	return r.AppliesTo(d)
 }
 
@@ -173,8 +160,8 @@ func (f *FaultLink) evaluate(now int64, d fault.Direction, qpn uint32, network p
 	if p.QPN = qpn; d == fault.Received {
 		p.QPN = p.Header.DestQP
 	}
-	f.rules.lock()
-	defer f.rules.unlock()
+	f.rules.mu.Lock()
+	defer f.rules.mu.Unlock()
 	f.rules.Evaluate(now, p, &f.verdict, fault.MaxQueued-queued)
 }
 
