@@ -9,14 +9,16 @@ import (
 // goes through these states:
 //
 //	deferred   in a list of the engine, because writes to memory that were queued before it are
-//	           not carried out. Its data may not be in place yet, and the write may fail.
+//	           not carried out. Its data may not be in place yet, and the write may fail. Or
+//	           because other engines may still use the window that a bind has replaced.
 //	staged     in the CQ's ring, beyond the producer index: the program does not see it.
 //	published  below the producer index: the program may poll it. If the CQ was armed, the ring
 //	           counts a completion event.
 //	notified   the program's completion channel was signaled.
 //
 //	from       to         by              when
-//	(new)      deferred   complete        a write is queued or another completion is deferred
+//	(new)      deferred   complete        a write is queued or another completion is deferred,
+//	                                      or a bind has other slices to wait for
 //	(new)      staged     complete        otherwise
 //	deferred   staged     stageDeferred   the writes are carried out; an error if one failed
 //	staged     published  publish(false)  after the writes of a received batch, or of the step
@@ -33,11 +35,13 @@ type completions struct {
 	overrun  []*CQ // CQs that had no room
 }
 
-// A deferred completion waits for the writes that were queued before it.
+// A deferred completion waits for the writes that were queued before it, and for a revocation.
 type deferred struct {
 	q          *QP
 	generation uint32 // QP.generation at the time
 	cq         *CQ
+	revocation *revocation // QP.revocation at the time
+	written    bool        // it waits for the revocation only
 	transport.Completion
 }
 
@@ -49,8 +53,9 @@ type writeFault struct {
 
 // complete stages a completion of q, or defers it.
 func (e *Engine) complete(q *QP, cq *CQ, c *transport.Completion) {
-	if p := &e.completions; len(p.deferred) > 0 || e.io.HasPending() || q.held() || cq.holdOf(q.device) != nil {
-		p.deferred = append(p.deferred, deferred{q, q.generation, cq, *c})
+	if p := &e.completions; len(p.deferred) > 0 || e.io.HasPending() || q.held() || cq.holdOf(q.device) != nil ||
+		c.Opcode == ib.WCBindMW && !q.revocation.done() {
+		p.deferred = append(p.deferred, deferred{q, q.generation, cq, q.revocation, false, *c})
 		return
 	}
 	if c.Recv || c.Signaled {
@@ -107,7 +112,7 @@ func (e *Engine) writeFailed(tag any, _ error) {
 	reported := false
 	for i := range p.deferred {
 		d := &p.deferred[i]
-		reported = reported || d.q == q && d.reportsData(by)
+		reported = reported || d.q == q && !d.written && d.reportsData(by)
 	}
 	p.faults = append(p.faults, writeFault{by: by})
 	q.t.MemoryFault(q.device.env(q), by, reported)
@@ -147,6 +152,11 @@ func (e *Engine) stageDeferred() {
 		for k := range p.faults {
 			p.faults[k].apply(d)
 		}
+		if !d.revocation.done() {
+			d.written = true
+			kept = append(kept, *d)
+			continue
+		}
 		if d.Recv || d.Signaled {
 			d.cq.stage(e, d.q, &d.Completion)
 		}
@@ -173,7 +183,7 @@ func (d *deferred) outlives() bool {
 // data gets a local protection error, that of a WRITE with immediate a local access error (IBTA
 // 11.6.2), signaled or not. Those after it are flushed, as after any error.
 func (f *writeFault) apply(d *deferred) {
-	if d.q.t != f.by.QP || d.Recv == f.by.Requester || d.Status != ib.WCSuccess {
+	if d.q.t != f.by.QP || d.Recv == f.by.Requester || d.written || d.Status != ib.WCSuccess {
 		return
 	}
 	switch {

@@ -307,12 +307,15 @@ func (e *Engine) releaseReads() {
 // copyPayload makes sure that no frame refers to a program's memory, before an operation releases
 // memory: neither those that wait for a link nor those that a link passes by reference.
 func (e *Engine) copyPayload() {
-	e.together(func(e *Engine) {
-		for _, d := range e.devices {
-			d.tx.copyWaiting()
-			d.link.CopyPayload()
-		}
-	})
+	e.together((*Engine).copyOwnPayload)
+}
+
+// copyOwnPayload is copyPayload for the frames of one engine of a group.
+func (e *Engine) copyOwnPayload() {
+	for _, d := range e.devices {
+		d.tx.copyWaiting()
+		d.link.CopyPayload()
+	}
 }
 
 // endReferences makes sure that no fabric refers to memory that is released at the end of the step:

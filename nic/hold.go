@@ -59,6 +59,8 @@ type hold struct {
 
 	// Completions for CQs of ctx. They may be many, and every step goes through Engine.completions.
 	deferred []deferred
+
+	after []func() // called when the batch is done
 }
 
 // A slowUser is a user whose memory took long.
@@ -100,6 +102,9 @@ func (e *Engine) release(h *hold) {
 	h.part.hold = nil
 	e.completions.deferred = append(h.deferred, e.completions.deferred...)
 	e.holds = remove(e.holds, h)
+	for _, f := range h.after {
+		f()
+	}
 	if e.ended {
 		return
 	}

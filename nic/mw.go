@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"sync/atomic"
 	"syscall"
 
 	"softroce/internal/ib"
@@ -69,6 +70,43 @@ func (m *MW) remove() {
 	m.pd.users--
 	c.mws = remove(c.mws, m)
 	c.add(kindMW, -1)
+}
+
+// A revocation is what the completion of a bind waits for if other slices serve peers too: the bind
+// may have replaced a window of type 1, which they use in the step that they are in. Windows of
+// type 2 are used by the queue pair that has bound them.
+type revocation struct{ left atomic.Int32 }
+
+func (r *revocation) done() bool { return r == nil || r.left.Load() == 0 }
+
+// revoke makes the completions of q from now on wait until no slice uses a window that q has
+// replaced.
+func (q *QP) revoke() {
+	d := q.device
+	if len(d.slices) == 1 {
+		return
+	}
+	c, r := q.ctx, &revocation{}
+	r.left.Store(1)
+	q.revocation = r
+	done := func() {
+		if r.left.Add(-1) == 0 {
+			d.engine.Wake()
+		}
+	}
+	d.onControl(func() {
+		for _, s := range d.slices {
+			if s == d {
+				continue // its frames do not refer to the window any more: endReferences
+			}
+			s.engine.copyOwnPayload()
+			if h := c.parts[s.number].hold; h != nil {
+				r.left.Add(1)
+				h.after = append(h.after, done)
+			}
+		}
+		done()
+	})
 }
 
 // unbind invalidates the windows that are bound to q: its QPN may be reused.

@@ -105,6 +105,8 @@ type QP struct {
 	srq            *SRQ
 	pd             *PD
 
+	revocation *revocation // of its last bind; nil: none
+
 	generation uint32 // how often it was reset or destroyed
 	doorbell   int    // number of its doorbell
 	port       int

@@ -44,6 +44,9 @@ func (d *Device) Complete(t *transport.QP, c *transport.Completion) {
 	}
 	if c.Opcode == ib.WCLocalInv || c.Opcode == ib.WCBindMW || c.Flags&ib.WCWithInv != 0 {
 		d.endReferences() // to what the peer could read until now
+		if c.Opcode == ib.WCBindMW && c.Status == ib.WCSuccess {
+			q.revoke()
+		}
 	}
 	d.engine.complete(q, cq, c)
 }

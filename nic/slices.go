@@ -26,6 +26,8 @@ import (
 //     engine as a control operation: see onControl.
 //  4. CQs and SRQs have a lock if queue pairs of several slices use them, which is taken once for
 //     the completions that a slice publishes together, and once for each receive.
+//  5. A work request may bind a window of type 1 that other slices use. Its completion waits for a
+//     control operation, after which they do not use the old binding any more (QP.revoke).
 
 // A Slice is another engine that drives a device, with its part of the link.
 type Slice struct {

@@ -90,6 +90,101 @@ func TestQueuePairsOfSeveralEnginesShareQueues(t *testing.T) {
 	}
 }
 
+// The completion of a bind says that the old binding is not used any more. So it waits for the
+// steps of the other engines, which may be using it.
+func TestBindWaitsForOtherEngines(t *testing.T) {
+	const engines = 2
+	f := fabrictest.New(t, fabrictest.Config{Slices: engines})
+	x, y := verbstest.ConnectedRC(t, f.Open(0), f.Open(1))
+	q := y.QP
+	for q.QPNum()%engines != 1 {
+		_, q = anotherPair(t, x, y)
+	}
+	m, _ := newWindowRegion(t, y)
+	w := window(t, y, verbs.MWType1)
+	inStep, done := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(done) })
+	defer release()
+	other, own := f.Engines[0], f.Engines[1]
+	other.Do(func() {
+		other.Repeat(func() bool {
+			close(inStep)
+			<-done
+			return false
+		})
+	})
+	<-inStep
+	for id := range uint64(2) { // the second one is not a bind, but comes after one
+		wr := verbs.SendWR{WRID: id, Opcode: verbs.WRRDMAWrite, SendFlags: verbs.SendSignaled}
+		if id == 0 {
+			wr.Opcode, wr.BindMW = verbs.WRBindMW, &verbs.BindMW{MW: w, RKey: verbs.IncRKey(w.RKey()),
+				MWBindInfo: verbs.MWBindInfo{MR: m, Addr: m.Addr(), Length: 8, Access: verbs.AccessRemoteWrite}}
+		}
+		must(t, q.PostSend(wr))
+	}
+	const steps = 100
+	for end := own.Counters().Steps + steps; own.Counters().Steps < end; own.Wake() {
+		if l := poll(t, y.CQ); len(l) > 0 {
+			t.Fatalf("completions %+v while the other engine is in a step", l)
+		}
+	}
+	release()
+	for id, wc := range y.Completions(2) {
+		if err := wc.Err(); err != nil || wc.WRID != uint64(id) {
+			t.Errorf("completion %+v, %v; want that of work request %d", wc, err, id)
+		}
+	}
+}
+
+// Peers write through a window until a bind replaces it: nothing arrives after that has completed.
+func TestNothingArrivesByAnOldBinding(t *testing.T) {
+	const engines, pairs, rounds, writes, size = 3, 4, 20, 16, 4096
+	f := fabrictest.New(t, fabrictest.Config{Slices: engines})
+	x, y := verbstest.ConnectedRC(t, f.Open(0), f.Open(1))
+	m, mem := newWindowRegion(t, y)
+	w := window(t, y, verbs.MWType1)
+	bind := func(length uint64) {
+		must(t, y.BindMW(w, verbs.MWBind{SendFlags: verbs.SendSignaled,
+			MWBindInfo: verbs.MWBindInfo{MR: m, Addr: m.Addr(), Length: length, Access: verbs.AccessRemoteWrite}}))
+		if wc := y.Completion(); wc.Opcode != verbs.WCBindMW {
+			t.Fatalf("completion %+v", wc)
+		}
+	}
+	for i := range writes {
+		copy(x.Buf[i*size:], bytes.Repeat([]byte{byte(i + 1)}, size))
+	}
+	arrived := 0
+	for range rounds {
+		bind(size)
+		var queues []*verbs.QP
+		for range pairs {
+			p, q := anotherPair(t, x, y)
+			queues = append(queues, p, q)
+			for i := range writes {
+				must(t, p.PostSend(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SendFlags: verbs.SendSignaled,
+					SGList: x.SGE(i*size, size), RemoteAddr: m.Addr(), RKey: w.RKey()}))
+			}
+		}
+		bind(1)
+		after := bytes.Clone(mem[:size])
+		for n := 0; n < pairs*writes; {
+			for _, wc := range poll(t, x.CQ) {
+				n++
+				if wc.Err() == nil {
+					arrived++
+				}
+			}
+		}
+		if !bytes.Equal(mem[:size], after) {
+			t.Fatal("memory has changed after the bind of another window")
+		}
+		for _, q := range queues {
+			must(t, q.Close(t.Context()))
+		}
+	}
+	t.Logf("%d of %d WRITEs have arrived", arrived, rounds*pairs*writes)
+}
+
 // sharingPair is anotherPair whose receiver has an SRQ.
 func sharingPair(t *testing.T, x, y *verbstest.Endpoint, srq *verbs.SRQ) (p, q *verbs.QP) {
 	t.Helper()

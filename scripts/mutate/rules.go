@@ -82,7 +82,7 @@ var invariantMutations = []invariantMutation{
 	{10, mutation{"what waits for the link of a response is not sent if the READ is repeated", "nic/tx.go",
 		"(at-psn)&packet.PSNMask < n &&", "(at-psn)&packet.PSNMask < n && n == 0 &&"}},
 	{11, mutation{"the payload of frames is copied before an operation releases memory", "nic/engine.go",
-		"			d.tx.copyWaiting()\n			d.link.CopyPayload()\n", "			_ = d\n"}},
+		"		d.tx.copyWaiting()\n		d.link.CopyPayload()\n", "		_ = d\n"}},
 	{12, mutation{"events follow the completions that they speak of", "nic/events.go",
 		"	case e.QP == nil && e.CQ == nil && e.SRQ == nil:\n", "	case true:\n"}},
 }
