@@ -167,6 +167,9 @@ func TestPrograms(t *testing.T) {
 		{"veth, udp, two engines", func(t *testing.T, options ...string) (harness.Endpoint, harness.Endpoint) {
 			return harness.VethPairOf(t, "udp:eth0,engines=2", options...)
 		}, false, quickRuns()},
+		{"veth, xdp, two engines", func(t *testing.T, options ...string) (harness.Endpoint, harness.Endpoint) {
+			return harness.VethPairOf(t, "xdp:eth0,engines=2", options...)
+		}, false, quickRuns()},
 	} {
 		if runWholeMatrix() {
 			where.rows = programRuns

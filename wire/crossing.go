@@ -14,13 +14,15 @@ type crossing struct {
 	slices   []*LoopbackLink
 	arrivals *arrivals
 	spare    copies
+	unshared bool // the medium gives a multicast frame to one slice only
 	wake     atomic.Pointer[func()]
 }
 
 // Slices makes links the slices of one NIC, each used by another engine. No link may be in use.
 func Slices(links []*LoopbackLink) {
 	for i, l := range links {
-		l.crossing = &crossing{number: i, slices: links, arrivals: &arrivals{inbox: inbox{limit: loopbackQueue}}}
+		_, xdp := l.inner.(*XDPLink)
+		l.crossing = &crossing{number: i, slices: links, arrivals: &arrivals{inbox: inbox{limit: loopbackQueue}}, unshared: xdp}
 	}
 }
 
@@ -104,6 +106,16 @@ func (l *LoopbackLink) copyToOthers(f *TxFrame) {
 	}
 }
 
+// passToMembers passes a received frame to the other slices that have joined its group.
+func (l *LoopbackLink) passToMembers(f *RxFrame) {
+	for _, to := range l.slices {
+		if to != l && to.groups[f.Dst] {
+			l.spare.at(0).setReceived(f)
+			l.pass(to)
+		}
+	}
+}
+
 // pass puts the frame in the first spare buffer in the inbox of another slice, or drops it.
 func (l *LoopbackLink) pass(to *LoopbackLink) {
 	put, wake, _ := to.arrivals.inbox.put(l.crossing, l.spare[:1], false)
@@ -116,7 +128,7 @@ func (l *LoopbackLink) pass(to *LoopbackLink) {
 }
 
 // receiveSteered receives frames from other slices and from the medium, and passes on those for
-// queue pairs of other slices.
+// queue pairs of other slices. It keeps multicast frames.
 func (l *LoopbackLink) receiveSteered(now int64, batch []RxFrame) (int, error) {
 	if n := l.arrivals.receive(batch); n > 0 {
 		return n, nil
@@ -129,11 +141,11 @@ func (l *LoopbackLink) receiveSteered(now int64, batch []RxFrame) (int, error) {
 		kept := 0
 		for i := range batch[:n] {
 			f := &batch[i]
-			to := l.number
-			if !f.Dst.IsMulticast() {
-				to = SliceOf(destQP(f.Head), len(l.slices))
-			}
-			if to == l.number {
+			to := SliceOf(destQP(f.Head), len(l.slices))
+			if multicast := f.Dst.IsMulticast(); multicast || to == l.number {
+				if multicast && l.unshared {
+					l.passToMembers(f)
+				}
 				batch[kept], kept = *f, kept+1
 				continue
 			}

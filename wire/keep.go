@@ -27,10 +27,7 @@ func (l *UDPLink) keepReceived() {
 
 func (l *XDPLink) keepReceived() {
 	l.room, l.used = make([]byte, xdpRoom), 0
-	if l.port == nil {
-		return
-	}
-	for _, s := range l.port.sockets {
+	for _, s := range l.queues {
 		if s.keep() != nil {
 			s.held = s.held[:0] // the kernel does not get these chunks back
 		}

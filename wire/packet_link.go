@@ -3,7 +3,6 @@ package wire
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -51,11 +50,7 @@ type PacketLink struct {
 	counters LinkCounters
 	kernel   ingress // keeps received packets from the layers of the kernel
 
-	// Of a NIC that several engines drive, the link of one of its slices. The first one reserves
-	// the port, and joins groups for all.
-	number, slices int
-	first          *PacketLink
-	members        map[netip.Addr]map[*PacketLink]bool // of the first: the slices that have joined a group
+	number, slices int // of a NIC that several engines drive
 }
 
 // Sizes of socket buffers. The receive buffer has room for the windows of many peers together. The
@@ -83,10 +78,9 @@ func NewPacketSlices(iface *Netdev, n int) ([]*PacketLink, error) {
 }
 
 func newPacketSlice(iface *Netdev, first *PacketLink, number, slices int) (*PacketLink, error) {
-	l := &PacketLink{fd: -1, rx: newRxBatch(packetControlLen, false), first: first, number: number, slices: slices,
-		members: map[netip.Addr]map[*PacketLink]bool{}}
+	l := &PacketLink{fd: -1, rx: newRxBatch(packetControlLen, false), number: number, slices: slices}
 	l.tx = newTxBatch(l, virtioLen+packet.MaxFrameHeaderLen, true)
-	if err := l.open(iface); err != nil {
+	if err := l.open(iface, first); err != nil {
 		l.closeSockets()
 		return nil, fmt.Errorf("packet link on %s: %w", iface.Name(), err)
 	}
@@ -94,9 +88,9 @@ func newPacketSlice(iface *Netdev, first *PacketLink, number, slices int) (*Pack
 	return l, nil
 }
 
-func (l *PacketLink) open(iface *Netdev) (err error) {
-	if l.first != nil {
-		l.iface, l.index = iface, iface.Index()
+func (l *PacketLink) open(iface *Netdev, first *PacketLink) (err error) {
+	if first != nil {
+		l.share(&first.reservedPort)
 	} else if err := l.reserve(iface); err != nil {
 		return err
 	}
@@ -148,34 +142,6 @@ func (l *PacketLink) rebind() {
 	attachFilter(l.fd, l.iface.state.Load().ids(), l.number, l.slices)
 	if moved {
 		l.bind()
-	}
-}
-
-// Join implements Multicaster. The goroutines of the slices do not call it at a time.
-func (l *PacketLink) Join(group netip.Addr) error {
-	first := l
-	if l.first != nil {
-		first = l.first
-	}
-	if err := first.reservedPort.Join(group); err != nil {
-		return err
-	}
-	if first.members[group] == nil {
-		first.members[group] = map[*PacketLink]bool{}
-	}
-	first.members[group][l] = true
-	return nil
-}
-
-// Leave implements Multicaster.
-func (l *PacketLink) Leave(group netip.Addr) {
-	first := l
-	if l.first != nil {
-		first = l.first
-	}
-	if delete(first.members[group], l); len(first.members[group]) == 0 {
-		delete(first.members, group)
-		first.reservedPort.Leave(group)
 	}
 }
 

@@ -21,20 +21,35 @@ type reservedPort struct {
 	mu      sync.Mutex // for follow, which the Netdev's watcher calls
 	index   int        // of the interface
 	sockets []int
-	groups  map[netip.Addr]bool
-	vlans   map[string]vlanPort // by interface name
-	closed  bool                // of the link
+	groups  map[netip.Addr]map[*reservedPort]bool // with the slices that have joined
+	vlans   map[string]vlanPort                   // by interface name
+	closed  bool                                  // of the link
+
+	first *reservedPort // of a slice other than the first of its NIC, which has no sockets: that of the first
 }
 
 // reserve opens the sockets.
 func (r *reservedPort) reserve(iface *Netdev) (err error) {
 	r.iface, r.index = iface, iface.Index()
-	r.groups, r.vlans = map[netip.Addr]bool{}, map[string]vlanPort{}
+	r.groups, r.vlans = map[netip.Addr]map[*reservedPort]bool{}, map[string]vlanPort{}
 	if r.sockets, err = reservePort(iface.Name()); err != nil {
 		return err
 	}
 	r.updateVLANs()
 	return nil
+}
+
+// share makes r the port of another slice of the NIC that has first.
+func (r *reservedPort) share(first *reservedPort) {
+	r.iface, r.index, r.first = first.iface, first.iface.Index(), first
+}
+
+// owner returns the port that has the sockets.
+func (r *reservedPort) owner() *reservedPort {
+	if r.first != nil {
+		return r.first
+	}
+	return r
 }
 
 // release closes the sockets.
@@ -117,33 +132,41 @@ func bindPort(fd, family int, device string) error {
 
 // Join implements Multicaster, with the sockets that reserve the port.
 func (r *reservedPort) Join(group netip.Addr) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
+	o := r.owner()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
 		return ErrClosed
 	}
-	fd, ok := r.portSocket(group)
+	fd, ok := o.portSocket(group)
 	if !ok {
 		return groupError(group, unix.EAFNOSUPPORT)
 	}
-	if err := setMembership(fd, r.index, group, true); err != nil {
+	if err := setMembership(fd, o.index, group, true); err != nil {
 		return err
 	}
-	for _, v := range r.vlans {
+	for _, v := range o.vlans {
 		v.setMembership(group, true)
 	}
-	r.groups[group] = true
+	if o.groups[group] == nil {
+		o.groups[group] = map[*reservedPort]bool{}
+	}
+	o.groups[group][r] = true
 	return nil
 }
 
 // Leave implements Multicaster.
 func (r *reservedPort) Leave(group netip.Addr) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.groups, group)
-	if fd, ok := r.portSocket(group); ok && !r.closed {
-		setMembership(fd, r.index, group, false)
-		for _, v := range r.vlans {
+	o := r.owner()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if delete(o.groups[group], r); len(o.groups[group]) > 0 {
+		return
+	}
+	delete(o.groups, group)
+	if fd, ok := o.portSocket(group); ok && !o.closed {
+		setMembership(fd, o.index, group, false)
+		for _, v := range o.vlans {
 			v.setMembership(group, false)
 		}
 	}

@@ -109,7 +109,7 @@ func TestLoopedBackFramesReachTheSliceOfTheirQueuePair(t *testing.T) {
 // The kernel steers packets to the links of slices, over both address families, and multicast
 // packets to those that have joined the group.
 func TestKernelSteersPacketsToSlices(t *testing.T) {
-	for _, kind := range []string{"packet", "udp"} {
+	for _, kind := range []string{"packet", "udp", "xdp", "xdp, generic"} {
 		for _, v6 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, IPv6 %v", kind, v6), func(t *testing.T) {
 				l := newVethPair(t)
@@ -138,12 +138,16 @@ func TestKernelSteersPacketsToSlices(t *testing.T) {
 						t.Errorf("slice %d received packets to%s, want%s", i, got, want[i])
 					}
 				}
-				for _, s := range slices[1:] {
+				loops := loopbacks(slices)
+				for _, s := range loops[1:] {
 					must(t, Join(s, group(v6)))
 				}
 				f := to(l.a.to(v6), 0xffffff)
 				sendAll(t, tx, []TxFrame{f})
-				for i, s := range slices[1:] {
+				if strings.HasPrefix(kind, "xdp") {
+					collect(t, loops[0], 1) // and passes copies on
+				}
+				for i, s := range loops[1:] {
 					if got := collect(t, s, 1); len(got) != 1 {
 						t.Errorf("slice %d received %d multicast packets, want 1", 1+i, len(got))
 					}
@@ -153,23 +157,29 @@ func TestKernelSteersPacketsToSlices(t *testing.T) {
 	}
 }
 
+// loopbacks returns the links of a NIC with loopback.
+func loopbacks(slices []Link) (loops []*LoopbackLink) {
+	for _, l := range slices {
+		loops = append(loops, NewLoopbackLink(l, func(Station) bool { return false }))
+	}
+	Slices(loops)
+	return loops
+}
+
 // slices opens the links of a NIC that n engines drive.
 func (s *netnsHost) slices(kind string, n int) (links []Link) {
 	s.t.Helper()
 	iface := s.iface()
 	s.do(func() {
-		if kind == "packet" {
-			l, err := NewPacketSlices(iface, n)
-			must(s.t, err)
-			for _, k := range l {
-				links = append(links, k)
-			}
-			return
-		}
-		l, err := NewUDPSlices(iface, n)
-		must(s.t, err)
-		for _, k := range l {
-			links = append(links, k)
+		switch kind {
+		case "packet":
+			links = linksOf(NewPacketSlices(iface, n))(s.t)
+		case "udp":
+			links = linksOf(NewUDPSlices(iface, n))(s.t)
+		case "xdp":
+			links = linksOf(NewXDPSlices(iface, n))(s.t)
+		case "xdp, generic":
+			links = linksOf(newXDPSlices(iface, n, XDPGeneric))(s.t)
 		}
 	})
 	s.t.Cleanup(func() {
@@ -178,4 +188,15 @@ func (s *netnsHost) slices(kind string, n int) (links []Link) {
 		}
 	})
 	return links
+}
+
+// linksOf returns the links that were opened, for a test.
+func linksOf[L Link](opened []L, err error) func(testing.TB) []Link {
+	return func(t testing.TB) (links []Link) {
+		must(t, err)
+		for _, l := range opened {
+			links = append(links, l)
+		}
+		return links
+	}
 }

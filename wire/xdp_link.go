@@ -35,6 +35,10 @@ import (
 // finds it: see xdpDecoder.
 //
 // The program and the sockets belong to the process: the kernel detaches them when it ends.
+//
+// Of a NIC that several engines drive, each slice has a link with a socket for each queue. Those of
+// one queue share its packet memory, and the program picks the slice too. The first link has the
+// program and reserves the port.
 type XDPLink struct {
 	reservedPort
 	namespace int // descriptor of the interface's network namespace
@@ -52,10 +56,14 @@ type XDPLink struct {
 	mode    atomic.Value          // the XDPMode of last
 	failure atomic.Pointer[error] // of rebind, for Receive to return
 
-	port *xdpPort                // nil while the interface is down for the first time
-	next atomic.Pointer[xdpPort] // the port to use from the next Receive on
+	number int                     // of the slice
+	slices []*XDPLink              // all links of the NIC
+	port   *xdpPort                // nil while the interface is down for the first time
+	queues []*xdpSocket            // the link's own on the port; the first also sends
+	next   atomic.Pointer[xdpPort] // the port to use from the next Receive on
 
-	portMu sync.Mutex // to open and update ports, which may take a second; locked before mu
+	// Of the first link of the NIC.
+	portMu sync.Mutex // to open, update and leave ports, which may take a second; locked before mu
 	last   *xdpPort   // the newest of port and next; guarded by portMu
 }
 
@@ -78,26 +86,50 @@ func NewXDPLink(iface *Netdev) (*XDPLink, error) { return newXDPLink(iface, XDPN
 // returns an error.
 func NewZeroCopyXDPLink(iface *Netdev) (*XDPLink, error) { return newXDPLink(iface, XDPZeroCopy) }
 
-// newXDPLink opens a link in the first of some modes that the interface offers. XDPNative includes
-// zero-copy.
+// NewXDPSlices opens the xdp links of the n slices of a NIC.
+func NewXDPSlices(iface *Netdev, n int) ([]*XDPLink, error) {
+	return newXDPSlices(iface, n, XDPNative, XDPGeneric)
+}
+
 func newXDPLink(iface *Netdev, modes ...XDPMode) (*XDPLink, error) {
-	l := &XDPLink{modes: modes, namespace: -1, epoll: -1, room: make([]byte, xdpRoom)}
-	l.maxMTU.Store(xdpOneChunkMTU)
+	l, err := newXDPSlices(iface, 1, modes...)
+	if err != nil {
+		return nil, err
+	}
+	return l[0], nil
+}
+
+// newXDPSlices opens the links of a NIC in the first of some modes that the interface offers.
+// XDPNative includes zero-copy.
+func newXDPSlices(iface *Netdev, n int, modes ...XDPMode) ([]*XDPLink, error) {
+	slices := make([]*XDPLink, n)
+	for i := range slices {
+		slices[i] = &XDPLink{modes: modes, namespace: -1, epoll: -1, room: make([]byte, xdpRoom), number: i, slices: slices}
+		slices[i].maxMTU.Store(xdpOneChunkMTU)
+	}
+	l := slices[0]
 	if err := l.open(iface); err != nil {
-		l.closeSockets()
+		for _, k := range slices {
+			k.closeSockets()
+		}
 		return nil, fmt.Errorf("xdp link on %s: %w", iface.Name(), err)
 	}
 	iface.OnChange(l.rebind)
 	l.rebind() // it may have changed before
-	return l, nil
+	return slices, nil
 }
 
 func (l *XDPLink) open(iface *Netdev) (err error) {
 	if err := l.reserve(iface); err != nil {
 		return err
 	}
-	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return os.NewSyscallError("epoll_create", err)
+	for _, k := range l.slices {
+		if k != l {
+			k.share(&l.reservedPort)
+		}
+		if k.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+			return os.NewSyscallError("epoll_create", err)
+		}
 	}
 	if l.namespace, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return os.NewSyscallError("open the network namespace", err)
@@ -115,23 +147,42 @@ func (l *XDPLink) openPort(s *netdevState) error {
 	if err != nil {
 		return err
 	}
-	p, err := openXDPPort(s, queues, l.modes)
+	p, err := openXDPPort(s, queues, len(l.slices), l.modes)
 	if err != nil {
 		return err
 	}
-	for _, socket := range p.sockets {
-		ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(socket.fd)}
-		if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, socket.fd, &ev); err != nil {
+	for _, k := range l.slices {
+		if err := k.watch(p.sockets[k.number]); err != nil {
 			p.close()
+			return err
+		}
+	}
+	for _, k := range l.slices {
+		k.mode.Store(p.mode)
+		k.maxMTU.Store(int32(p.maxMTU()))
+		unused := k.next.Swap(p)
+		if k.closed {
+			unused = k.next.Swap(nil)
+		}
+		if unused != nil {
+			unused.leave(k.number)
+		}
+	}
+	l.last = p
+	return nil
+}
+
+// watch makes the link's descriptor readable when one of its sockets is.
+func (l *XDPLink) watch(sockets []*xdpSocket) error {
+	if l.closed {
+		return nil
+	}
+	for _, s := range sockets {
+		ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(s.fd)}
+		if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, s.fd, &ev); err != nil {
 			return os.NewSyscallError("epoll_ctl", err)
 		}
 	}
-	if unused := l.next.Swap(p); unused != nil {
-		unused.close()
-	}
-	l.last = p
-	l.mode.Store(p.mode)
-	l.maxMTU.Store(int32(p.maxMTU()))
 	return nil
 }
 
@@ -208,7 +259,7 @@ func (l *XDPLink) HoldsReferences() bool { return false }
 
 // NextDeadline implements Link: frames that the interface had no room for are due.
 func (l *XDPLink) NextDeadline() int64 {
-	if l.port != nil && l.iface.Up() && l.port.sockets[0].waits() {
+	if l.port != nil && l.iface.Up() && l.queues[0].waits() {
 		return l.retryAt
 	}
 	return 0
@@ -224,8 +275,8 @@ func (l *XDPLink) mtu() int { return min(l.iface.MTU(), int(l.maxMTU.Load())) }
 
 // Counters implements Counted. It includes the packets that the kernel dropped.
 func (l *XDPLink) Counters() *LinkCounters {
-	if !l.closed && l.port != nil {
-		for _, s := range l.port.sockets {
+	if !l.closed {
+		for _, s := range l.queues {
 			l.counters.Drops[DropOverrun] += s.overrun()
 		}
 	}
@@ -234,8 +285,9 @@ func (l *XDPLink) Counters() *LinkCounters {
 
 // Close implements Link.
 func (l *XDPLink) Close() error {
-	l.portMu.Lock()
-	defer l.portMu.Unlock()
+	first := l.slices[0]
+	first.portMu.Lock()
+	defer first.portMu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -248,10 +300,10 @@ func (l *XDPLink) Close() error {
 
 func (l *XDPLink) closeSockets() {
 	if next := l.next.Swap(nil); next != nil {
-		next.close()
+		next.leave(l.number)
 	}
 	if l.port != nil {
-		l.port.close()
+		l.port.leave(l.number)
 	}
 	for _, fd := range []int{l.epoll, l.namespace} {
 		if fd >= 0 {
@@ -276,7 +328,7 @@ func (l *XDPLink) Send(now int64, batch []TxFrame) (taken int, err error) {
 		}
 		return len(batch), nil
 	}
-	socket, mtu := l.port.sockets[0], l.mtu()
+	socket, mtu := l.queues[0], l.mtu()
 	for ; taken < len(batch); taken++ {
 		f := &batch[taken]
 		if d, ok := checkTx(f, mtu); !ok {
@@ -305,7 +357,7 @@ func (l *XDPLink) Send(now int64, batch []TxFrame) (taken int, err error) {
 
 // kick sends queued frames.
 func (l *XDPLink) kick(now int64) {
-	l.port.sockets[0].kick()
+	l.queues[0].kick()
 	l.retryAt = now + xdpRetry
 }
 
@@ -316,9 +368,9 @@ func (l *XDPLink) adopt() {
 		return
 	}
 	if l.port != nil {
-		l.port.close()
+		l.port.leave(l.number)
 	}
-	l.port = next
+	l.port, l.queues = next, next.sockets[l.number]
 }
 
 // Receive implements Link. If it filled the batch there may be more packets, which FD does not show
@@ -336,7 +388,7 @@ func (l *XDPLink) Receive(now int64, batch []RxFrame) (n int, err error) {
 	if l.port == nil {
 		return 0, nil
 	}
-	sockets := l.port.sockets
+	sockets := l.queues
 	if now >= l.retryAt && sockets[0].waits() {
 		l.kick(now)
 	}

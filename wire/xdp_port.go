@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -21,17 +22,18 @@ const (
 	XDPGeneric  XDPMode = "generic"   // the kernel runs the program, for any interface
 )
 
-// An xdpPort is what an XDPLink has on one interface. When its descriptors are closed, the kernel
-// detaches the program.
+// An xdpPort is what an XDPLink, or those of all slices of a NIC, have on one interface. When its
+// descriptors are closed, the kernel detaches the program.
 type xdpPort struct {
 	index   int
 	mode    XDPMode
 	filter  xdpFilter
-	queues  *ebpf.Map // sockets by queue
+	queues  *ebpf.Map // sockets by queue and slice
 	program *ebpf.Program
 	link    link.Link // of the program and the interface
 
-	sockets      []*xdpSocket // by queue; the first also sends
+	sockets      [][]*xdpSocket // of each slice, by queue; the first also sends
+	users        atomic.Int32   // slices
 	programFlags uint32
 	bindFlags    uint16
 }
@@ -48,10 +50,11 @@ func (p *xdpPort) maxMTU() int {
 }
 
 // openXDPPort attaches the program to an interface in state s, which has at most a number of
-// receive queues, in the first of some modes that it offers, and opens a socket for each queue. The
-// calling thread must be in the interface's network namespace.
-func openXDPPort(s *netdevState, queues int, modes []XDPMode) (*xdpPort, error) {
-	p := &xdpPort{index: s.index, filter: s.filter(), programFlags: unix.BPF_F_XDP_HAS_FRAGS}
+// receive queues, in the first of some modes that it offers, and opens a socket for each queue and
+// slice. The calling thread must be in the interface's network namespace.
+func openXDPPort(s *netdevState, queues, slices int, modes []XDPMode) (*xdpPort, error) {
+	p := &xdpPort{index: s.index, filter: s.filter(), sockets: make([][]*xdpSocket, slices), programFlags: unix.BPF_F_XDP_HAS_FRAGS}
+	p.users.Store(int32(slices))
 	if err := p.open(s, queues, modes); err != nil {
 		p.close()
 		return nil, err
@@ -60,7 +63,7 @@ func openXDPPort(s *netdevState, queues int, modes []XDPMode) (*xdpPort, error) 
 }
 
 func (p *xdpPort) open(s *netdevState, queues int, modes []XDPMode) (err error) {
-	p.queues, err = ebpf.NewMap(&ebpf.MapSpec{Name: "softroce", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues)})
+	p.queues, err = ebpf.NewMap(&ebpf.MapSpec{Name: "softroce", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues * len(p.sockets))})
 	if err != nil {
 		return bpfError("create an XSKMAP", err)
 	}
@@ -86,9 +89,17 @@ func (p *xdpPort) open(s *netdevState, queues int, modes []XDPMode) (err error) 
 		if err != nil {
 			return fmt.Errorf("queue %d: %w", q, err)
 		}
-		p.sockets = append(p.sockets, socket)
-		if err := p.queues.Put(uint32(q), uint32(socket.fd)); err != nil {
-			return bpfError("enter a socket into the XSKMAP", err)
+		if err := p.add(0, q, socket); err != nil {
+			return err
+		}
+		for k := 1; k < len(p.sockets); k++ {
+			other, err := socket.openSlice(k, p.index, q)
+			if err != nil {
+				return fmt.Errorf("queue %d: %w", q, err)
+			}
+			if err := p.add(k, q, other); err != nil {
+				return err
+			}
 		}
 	}
 	if p.bindFlags&unix.XDP_ZEROCOPY != 0 {
@@ -97,9 +108,15 @@ func (p *xdpPort) open(s *netdevState, queues int, modes []XDPMode) (err error) 
 	return nil
 }
 
+// add adds the socket of a slice and a queue.
+func (p *xdpPort) add(slice, queue int, s *xdpSocket) error {
+	p.sockets[slice] = append(p.sockets[slice], s)
+	return bpfError("enter a socket into the XSKMAP", p.queues.Put(uint32(queue*len(p.sockets)+slice), uint32(s.fd)))
+}
+
 // load loads the program for a filter.
 func (p *xdpPort) load(f *xdpFilter) (*ebpf.Program, error) {
-	spec := f.program(p.queues)
+	spec := f.program(p.queues, len(p.sockets))
 	spec.Flags = p.programFlags
 	program, err := ebpf.NewProgram(spec)
 	return program, bpfError("load the XDP program", err)
@@ -125,8 +142,8 @@ func (p *xdpPort) attach(modes []XDPMode) (err error) {
 	return fmt.Errorf("attach the XDP program (links require Linux 5.9): %w", err)
 }
 
-// openSocket opens the socket of a queue. The first takes the best that interface and kernel offer;
-// the others do as the first.
+// openSocket opens the socket of a queue, for the first slice. That of the first queue takes the
+// best that interface and kernel offer; the others do as the first.
 func (p *xdpPort) openSocket(s *netdevState, queue, chunks int) (socket *xdpSocket, err error) {
 	tries := []uint16{p.bindFlags}
 	if queue == 0 {
@@ -146,7 +163,7 @@ func (p *xdpPort) openSocket(s *netdevState, queue, chunks int) (socket *xdpSock
 			err = fmt.Errorf("MTU %d is too large: this kernel or interface receives frames in one buffer (XDP_USE_SG requires Linux 6.6), which takes at most %d", s.mtu, xdpOneChunkMTU)
 			continue
 		}
-		if socket, err = newXDPSocket(chunks, queue == 0); err != nil {
+		if socket, err = newXDPSocket(chunks, len(p.sockets), queue == 0); err != nil {
 			return nil, err
 		}
 		if err = socket.bind(p.index, queue, flags); err == nil {
@@ -206,14 +223,24 @@ func (p *xdpPort) update(s *netdevState) error {
 
 // close closes all descriptors. The kernel detaches the program.
 func (p *xdpPort) close() {
-	if p.link != nil {
+	for k := range p.sockets {
+		p.leave(k)
+	}
+}
+
+// leave closes the sockets of a slice. With those of the last one, the kernel detaches the program.
+func (p *xdpPort) leave(slice int) {
+	last := p.users.Add(-1) == 0
+	if last && p.link != nil {
 		p.link.Close()
 	}
-	for _, s := range p.sockets {
+	for _, s := range p.sockets[slice] {
 		s.close()
 	}
-	p.program.Close()
-	p.queues.Close()
+	if last {
+		p.program.Close()
+		p.queues.Close()
+	}
 }
 
 // bpfError returns the error of a BPF operation, with the privilege that it lacks. The verifier's

@@ -64,17 +64,31 @@ const (
 // xdpPass is the program's result for frames of the kernel (XDP_PASS).
 const xdpPass = 2
 
+// steer loads the destination queue pair of a packet whose BTH is at an offset. Multicast packets
+// go to slice 0, as does what is too short for a BTH.
+func steer(place string, bth int32) asm.Instructions {
+	return asm.Instructions{
+		asm.JNE.Imm(asm.R8, 0, "redirect").WithSymbol("steer " + place),
+		asm.Mov.Reg(asm.R4, asm.R2),
+		asm.Add.Imm(asm.R4, bth+destQPOffset+4),
+		asm.JGT.Reg(asm.R4, asm.R3, "redirect"),
+		asm.LoadMem(asm.R6, asm.R2, int16(bth+destQPOffset), asm.Word),
+		asm.Ja.Label("queue pair"),
+	}
+}
+
 // program returns the XDP program: it redirects packets for UDP port 4791 of the interface, and
-// those of RoCE v1, to the socket of their queue, and passes everything else to the kernel, as
-// roceFilter does. It looks at the destination address of IP packets too: it takes frames away from
-// the kernel, which may have to route those for others. RoCE v1 is not routed. The first fragment
-// of an IPv4 packet is redirected, and the link counts it; the others have no port. A packet with
-// IPv4 options is passed: to find its port takes arithmetic that Linux permits only with
-// CAP_PERFMON.
+// those of RoCE v1, to the socket of their queue and of the slice that serves their queue pair, and
+// passes everything else to the kernel, as roceFilter does. It looks at the destination address of
+// IP packets too: it takes frames away from the kernel, which may have to route those for others.
+// RoCE v1 is not routed. The first fragment of an IPv4 packet is redirected, and the link counts
+// it; the others have no port. A packet with IPv4 options is passed: to find its port takes
+// arithmetic that Linux permits only with CAP_PERFMON.
 //
 // Registers: R2 is where the IP packet's Ethernet header would begin without a tag, R3 the end of
-// the frame, R7 the EtherType, R8 whether the frame is a multicast, R9 the context.
-func (f *xdpFilter) program(sockets *ebpf.Map) *ebpf.ProgramSpec {
+// the frame, R7 the EtherType, R8 whether the frame is a multicast, R9 the context. In the end R6
+// is the slice.
+func (f *xdpFilter) program(sockets *ebpf.Map, slices int) *ebpf.ProgramSpec {
 	be := func(v uint16) int32 { return int32(networkOrder(v)) }
 	word := func(b []byte) int32 { return int32(binary.NativeEndian.Uint32(b)) }
 	half := func(b []byte) int32 { return int32(binary.NativeEndian.Uint16(b)) }
@@ -84,6 +98,12 @@ func (f *xdpFilter) program(sockets *ebpf.Map) *ebpf.ProgramSpec {
 			asm.Add.Imm(asm.R4, n),
 			asm.JGT.Reg(asm.R4, asm.R3, "pass"),
 		}
+	}
+	to := func(place string) string {
+		if slices == 1 {
+			return "redirect"
+		}
+		return "steer " + place
 	}
 	code := asm.Instructions{
 		asm.Mov.Reg(asm.R9, asm.R1),
@@ -135,7 +155,7 @@ func (f *xdpFilter) program(sockets *ebpf.Map) *ebpf.ProgramSpec {
 		asm.JNE.Imm(asm.R8, 0, "redirect"),
 	)
 	for _, a := range f.v4 {
-		code = append(code, asm.JEq.Imm32(asm.R5, word(a[:]), "redirect"))
+		code = append(code, asm.JEq.Imm32(asm.R5, word(a[:]), to("IPv4")))
 	}
 	code = append(code, asm.Ja.Label("pass"))
 	ipv6 := room(xdpIPv6Room)
@@ -158,7 +178,7 @@ func (f *xdpFilter) program(sockets *ebpf.Map) *ebpf.ProgramSpec {
 			asm.JNE.Imm32(asm.R4, word(a[:]), next),
 			asm.JNE.Imm32(asm.R5, word(a[4:]), next),
 			asm.JNE.Imm32(asm.R6, word(a[8:]), next),
-			asm.JEq.Imm32(asm.R7, word(a[12:]), "redirect"),
+			asm.JEq.Imm32(asm.R7, word(a[12:]), to("IPv6")),
 			asm.Mov.Imm(asm.R0, 0).WithSymbol(next),
 		)
 	}
@@ -166,13 +186,29 @@ func (f *xdpFilter) program(sockets *ebpf.Map) *ebpf.ProgramSpec {
 		asm.Ja.Label("pass"),
 
 		asm.LoadMem(asm.R4, asm.R2, filterIPv6Next, asm.Byte).WithSymbol("global"), // the same place in a GRH
-		asm.JEq.Imm(asm.R4, packet.NextHeaderBTH, "redirect"),
+		asm.JEq.Imm(asm.R4, packet.NextHeaderBTH, to("RoCE v1")),
 
 		asm.Mov.Imm(asm.R0, xdpPass).WithSymbol("pass"),
 		asm.Return(),
-
-		asm.LoadMapPtr(asm.R1, sockets.FD()).WithSymbol("redirect"),
+	)
+	if slices > 1 {
+		code = append(code, steer("IPv4", filterIP+ipv4Len+udpLen)...)
+		code = append(code, steer("IPv6", filterIP+ipv6Len+udpLen)...)
+		code = append(code, steer("RoCE v1", filterIP+ipv6Len)...)
+		code = append(code,
+			asm.HostTo(asm.BE, asm.R6, asm.Word).WithSymbol("queue pair"),
+			asm.And.Imm(asm.R6, destQPMask),
+			asm.JLE.Imm(asm.R6, managementQPs, "redirect"),
+			asm.Mod.Imm(asm.R6, int32(slices)),
+			asm.Ja.Label("slice"),
+		)
+	}
+	code = append(code,
+		asm.Mov.Imm(asm.R6, 0).WithSymbol("redirect"),
+		asm.LoadMapPtr(asm.R1, sockets.FD()).WithSymbol("slice"),
 		asm.LoadMem(asm.R2, asm.R9, xdpQueue, asm.Word),
+		asm.Mul.Imm(asm.R2, int32(slices)),
+		asm.Add.Reg(asm.R2, asm.R6),
 		asm.Mov.Imm(asm.R3, xdpPass), // if the queue has no socket
 		asm.FnRedirectMap.Call(),
 		asm.Return(),

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"math/bits"
 	"os"
 	"unsafe"
 
@@ -17,11 +18,13 @@ const (
 
 	// xdpSlot is the room for a frame to send. The longest RoCEv2 packet, with 4096 bytes of
 	// payload, needs two chunks.
-	xdpSlot = 2 * xdpChunk
+	xdpSlot         = xdpPiecesOfSlot * xdpChunk
+	xdpPiecesOfSlot = 2
 
 	// Numbers of frames that wait: to be sent, and at most to be received, at all queues together.
-	// One socket has at least xdpMinChunks.
+	// A queue has at least xdpMinChunks, and each slice that sends xdpMinSlots.
 	xdpSlots     = 512
+	xdpMinSlots  = 128
 	xdpRxChunks  = 8192
 	xdpMinChunks = 1024
 
@@ -39,52 +42,73 @@ const (
 	xdpShifts = 32
 )
 
-// An xdpSocket is an AF_XDP socket, which serves one queue of an interface, and its packet memory:
-// chunks to receive in, then slots to send from.
+// An xdpSocket is an AF_XDP socket, which serves one queue of an interface, for one slice of a NIC.
 //
-// Receive: the fill ring holds chunks that the kernel may write to, the receive ring those that it
-// has written. Send: the send ring holds pieces of frames, the completion ring those that the
-// kernel no longer needs.
+// Receive: the kernel takes chunks from the fill ring, and the receive ring holds those that it has
+// written. Send: the send ring holds pieces of frames, until they are in the completion ring.
 type xdpSocket struct {
+	*xdpMemory
+	number int // among the sockets of the memory
 	fd     int
-	umem   []byte
-	budget int // the most pieces that one system call sends
+	umem   []byte // the memory, at addresses of the socket's own
+	budget int    // the most pieces that one system call sends
 
-	fill       xdpRing[uint64]
-	rx         xdpRing[unix.XDPDesc]
-	rxChunks   int
-	held       []uint64 // chunks whose bytes Receive has returned, and which the fill ring lacks
-	overruns   uint64   // as read last
-	tx         xdpRing[unix.XDPDesc]
-	completion xdpRing[uint64]
-	free       []int32 // slots
-	inFlight   []uint8 // pieces of each slot that are not completed
+	rx       xdpRing[unix.XDPDesc]
+	held     []uint64 // chunks whose bytes Receive has returned, and which the fill ring lacks
+	overruns uint64   // as read last
+	tx       xdpRing[unix.XDPDesc]
+	free     []int32 // slots
+	inFlight []uint8 // pieces of each slot that are not completed
 }
 
 // newXDPSocket opens a socket with room for a number of received chunks, a power of two. It sends
-// only if sends is set.
-func newXDPSocket(rxChunks int, sends bool) (s *xdpSocket, err error) {
-	s = &xdpSocket{fd: -1, rxChunks: rxChunks, budget: xdpTxBudget, held: make([]uint64, 0, rxChunks)}
+// only if sends is set. If the NIC has several slices, openSlice opens the sockets of the others.
+func newXDPSocket(rxChunks, slices int, sends bool) (*xdpSocket, error) {
+	slots := 0
+	if sends {
+		slots = max(xdpSlots/ceilPower(slices), xdpMinSlots)
+	}
+	m := newXDPMemory(rxChunks, slots, slices)
+	// Shared, so that it can be mapped again.
+	memory, err := unix.MmapPtr(-1, 0, nil, uintptr(m.size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, os.NewSyscallError("map packet memory", err)
+	}
+	return m.newSocket(0, unsafe.Slice((*byte)(memory), m.size()))
+}
+
+// openSlice opens the socket of another slice on the queue of s, which is bound.
+func (s *xdpSocket) openSlice(number, index, queue int) (*xdpSocket, error) {
+	umem, err := s.mapAgain()
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.newSocket(number, umem)
+	if err != nil {
+		return nil, err
+	}
+	// The other flags are those of s.
+	if err := unix.Bind(o.fd, &unix.SockaddrXDP{Flags: unix.XDP_SHARED_UMEM, Ifindex: uint32(index), QueueID: uint32(queue),
+		SharedUmemFD: uint32(s.fd)}); err != nil {
+		o.close()
+		return nil, os.NewSyscallError("bind an AF_XDP socket that shares packet memory", err)
+	}
+	return o, nil
+}
+
+// newSocket opens a socket. It takes umem, which is a mapping of the memory.
+func (m *xdpMemory) newSocket(number int, umem []byte) (s *xdpSocket, err error) {
+	s = &xdpSocket{xdpMemory: m, number: number, fd: -1, umem: umem, budget: xdpTxBudget}
+	m.open++
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
-	slots := 0
-	if sends {
-		slots = xdpSlots
-	}
-	for i := range slots {
+	for i := range m.slots {
 		s.free = append(s.free, int32(i))
 	}
-	s.inFlight = make([]uint8, slots)
-	// Shared, so that keep can map it twice.
-	size := rxChunks*xdpChunk + slots*xdpSlot
-	memory, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
-	if err != nil {
-		return s, os.NewSyscallError("map packet memory", err)
-	}
-	s.umem = unsafe.Slice((*byte)(memory), size)
+	s.inFlight = make([]uint8, m.slots)
 	s.fd, err = unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch err {
 	case nil:
@@ -95,59 +119,59 @@ func newXDPSocket(rxChunks int, sends bool) (s *xdpSocket, err error) {
 	default:
 		return s, os.NewSyscallError("socket", err)
 	}
-	return s, s.configure(sends)
+	if number == 0 {
+		if err := m.register(s); err != nil {
+			return s, err
+		}
+	}
+	return s, s.makeRings()
 }
 
-// configure registers the packet memory and maps the rings.
-func (s *xdpSocket) configure(sends bool) error {
-	reg := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&s.umem[0]))), Len: uint64(len(s.umem)), Size: xdpChunk}
-	switch e := s.option(unix.XDP_UMEM_REG, unsafe.Pointer(&reg), unsafe.Sizeof(reg)); e {
-	case 0:
-	case unix.ENOBUFS:
-		return fmt.Errorf("%d MiB of packet memory exceed RLIMIT_MEMLOCK: requires CAP_IPC_LOCK or a higher limit: %w", len(s.umem)>>20, e)
-	default:
-		return fmt.Errorf("register packet memory: %w", e)
+// makeRings makes and maps the rings.
+func (s *xdpSocket) makeRings() error {
+	// No slice can take all chunks.
+	received := s.rxChunks / ceilPower(len(s.sent))
+	s.held = make([]uint64, 0, received)
+	if err := s.makeRing(unix.XDP_RX_RING, received); err != nil {
+		return err
 	}
-	completions := 2 * xdpSlots // in two pieces each
-	rings := []struct{ option, entries int }{
-		{unix.XDP_UMEM_FILL_RING, s.rxChunks}, {unix.XDP_UMEM_COMPLETION_RING, completions}, {unix.XDP_RX_RING, s.rxChunks},
-	}
-	if sends {
-		rings = append(rings, struct{ option, entries int }{unix.XDP_TX_RING, completions})
-	}
-	for _, r := range rings {
-		n := uint32(r.entries)
-		if e := s.option(r.option, unsafe.Pointer(&n), unsafe.Sizeof(n)); e != 0 {
-			return fmt.Errorf("ring %d of the AF_XDP socket: %w", r.option, e)
+	pieces := s.slots * xdpPiecesOfSlot
+	if pieces > 0 {
+		if err := s.makeRing(unix.XDP_TX_RING, pieces); err != nil {
+			return err
 		}
 	}
 	var o unix.XDPMmapOffsets
 	if e := s.query(unix.XDP_MMAP_OFFSETS, unsafe.Pointer(&o), unsafe.Sizeof(o)); e != 0 {
 		return os.NewSyscallError("getsockopt XDP_MMAP_OFFSETS", e)
 	}
+	if s.number == 0 {
+		if err := s.mapRings(s, &o); err != nil {
+			return err
+		}
+	}
 	var err error
-	if s.fill, err = mapRing[uint64](s.fd, unix.XDP_UMEM_PGOFF_FILL_RING, o.Fr, s.rxChunks, true); err != nil {
+	if s.rx, err = mapRing[unix.XDPDesc](s.fd, unix.XDP_PGOFF_RX_RING, o.Rx, received, false); err != nil {
 		return err
 	}
-	if s.completion, err = mapRing[uint64](s.fd, unix.XDP_UMEM_PGOFF_COMPLETION_RING, o.Cr, completions, false); err != nil {
-		return err
-	}
-	if s.rx, err = mapRing[unix.XDPDesc](s.fd, unix.XDP_PGOFF_RX_RING, o.Rx, s.rxChunks, false); err != nil {
-		return err
-	}
-	if sends {
-		s.tx, err = mapRing[unix.XDPDesc](s.fd, unix.XDP_PGOFF_TX_RING, o.Tx, completions, true)
-		budget := uint32(completions)
+	if pieces > 0 {
+		s.tx, err = mapRing[unix.XDPDesc](s.fd, unix.XDP_PGOFF_TX_RING, o.Tx, pieces, true)
+		budget := uint32(pieces)
 		if s.option(unix.XDP_MAX_TX_SKB_BUDGET, unsafe.Pointer(&budget), unsafe.Sizeof(budget)) == 0 {
-			s.budget = completions
+			s.budget = pieces
 		}
 		unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, xdpSendBuffer)
 	}
-	for i := range s.rxChunks {
-		*s.fill.entry(i) = uint64(i * xdpChunk)
-	}
-	s.fill.publish(s.rxChunks)
 	return err
+}
+
+// makeRing makes one ring.
+func (s *xdpSocket) makeRing(option, entries int) error {
+	n := uint32(entries)
+	if e := s.option(option, unsafe.Pointer(&n), unsafe.Sizeof(n)); e != 0 {
+		return fmt.Errorf("ring %d of the AF_XDP socket: %w", option, e)
+	}
+	return nil
 }
 
 func (s *xdpSocket) option(name int, p unsafe.Pointer, n uintptr) unix.Errno {
@@ -166,8 +190,7 @@ func (s *xdpSocket) close() {
 	if s.fd >= 0 {
 		unix.Close(s.fd)
 	}
-	s.fill.unmap()
-	s.completion.unmap()
+	s.leave()
 	s.rx.unmap()
 	s.tx.unmap()
 	if s.umem != nil {
@@ -189,12 +212,10 @@ func (s *xdpSocket) overrun() uint64 {
 
 // recycle gives the chunks that Receive has returned back to the kernel.
 func (s *xdpSocket) recycle() {
-	n := min(len(s.held), s.fill.ready())
-	for i, a := range s.held[:n] {
-		*s.fill.entry(i) = a
+	if len(s.held) > 0 {
+		n := s.reuse(s.held)
+		s.held = s.held[:copy(s.held, s.held[n:])]
 	}
-	s.fill.publish(n)
-	s.held = s.held[:copy(s.held, s.held[n:])]
 	if s.fill.needsWakeup() {
 		unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 	}
@@ -205,7 +226,7 @@ func (s *xdpSocket) recycle() {
 // takes. The bytes are valid until recycle.
 func (s *xdpSocket) frame(room []byte) (frame []byte, used int) {
 	ready := s.rx.ready()
-	if ready == 0 || len(s.held) >= s.rxChunks {
+	if ready == 0 || len(s.held) >= len(s.rx.entries) {
 		return nil, 0
 	}
 	d := *s.rx.entry(0)
@@ -243,12 +264,21 @@ func (s *xdpSocket) piece(d unix.XDPDesc) []byte {
 	return s.umem[c+at : c+end : c+end]
 }
 
+// mapAgain maps the packet memory at other addresses, too.
+func (s *xdpSocket) mapAgain() ([]byte, error) {
+	at, err := unix.MremapPtr(unsafe.Pointer(&s.umem[0]), 0, nil, uintptr(len(s.umem)), unix.MREMAP_MAYMOVE)
+	if err != nil {
+		return nil, os.NewSyscallError("mremap", err)
+	}
+	return unsafe.Slice((*byte)(at), len(s.umem)), nil
+}
+
 // keep gives the bytes of the chunks that Receive has returned to the thread that still reads them:
 // it moves the packet memory to other addresses and leaves a copy. The copy is never released.
 func (s *xdpSocket) keep() error {
-	moved, err := unix.MremapPtr(unsafe.Pointer(&s.umem[0]), 0, nil, uintptr(len(s.umem)), unix.MREMAP_MAYMOVE)
+	moved, err := s.mapAgain()
 	if err != nil {
-		return os.NewSyscallError("mremap", err)
+		return err
 	}
 	left, err := unix.MmapPtr(-1, 0, nil, uintptr(len(s.umem)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -261,22 +291,13 @@ func (s *xdpSocket) keep() error {
 	if _, err := unix.MremapPtr(left, size, unsafe.Pointer(&s.umem[0]), size, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED); err != nil {
 		return os.NewSyscallError("mremap", err)
 	}
-	s.umem = unsafe.Slice((*byte)(moved), size)
+	s.umem = moved
 	return nil
-}
-
-// reap frees the slots that the kernel has sent.
-func (s *xdpSocket) reap() {
-	n := s.completion.ready()
-	for i := range n {
-		s.finish(*s.completion.entry(i))
-	}
-	s.completion.publish(n)
 }
 
 // finish notes that the kernel does not need a piece any more.
 func (s *xdpSocket) finish(addr uint64) {
-	slot := (addr - uint64(s.rxChunks*xdpChunk)) / xdpSlot
+	slot := (addr - uint64(s.slotsOf(s.number))) / xdpSlot
 	if slot >= uint64(len(s.inFlight)) || s.inFlight[slot] == 0 {
 		return
 	}
@@ -288,10 +309,13 @@ func (s *xdpSocket) finish(addr uint64) {
 // hasSlot reports whether there is room for a frame.
 func (s *xdpSocket) hasSlot() bool {
 	if len(s.free) == 0 {
-		s.reap()
+		s.reap(s)
 	}
-	return len(s.free) > 0 && s.tx.ready() >= xdpSlot/xdpChunk
+	return len(s.free) > 0 && s.tx.ready() >= xdpPiecesOfSlot
 }
+
+// ceilPower returns the least power of two that is n or more.
+func ceilPower(n int) int { return 1 << bits.Len(uint(n-1)) }
 
 // xdpPieces returns in how many pieces a frame of n bytes is sent.
 func xdpPieces(n int) int { return (n + xdpChunk - 1) / xdpChunk }
@@ -301,7 +325,7 @@ func (s *xdpSocket) push(n int) []byte {
 	last := len(s.free) - 1
 	slot := s.free[last]
 	s.free = s.free[:last]
-	addr, pieces := s.rxChunks*xdpChunk+int(slot)*xdpSlot, xdpPieces(n)
+	addr, pieces := s.slotsOf(s.number)+int(slot)*xdpSlot, xdpPieces(n)
 	if pieces == 1 {
 		addr += min(int(slot)%xdpShifts*xdpShift, xdpChunk-n)
 	}

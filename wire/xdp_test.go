@@ -168,7 +168,7 @@ func TestXDPLinkServesAllQueues(t *testing.T) {
 	}
 	rx := l.b.xdpLink()
 	rx.Receive(0, nil)
-	if n := len(rx.port.sockets); n != 4 {
+	if n := len(rx.queues); n != 4 {
 		t.Fatalf("%d sockets for 4 queues", n)
 	}
 	// The queue at the other end follows from the packet's flow.
@@ -185,7 +185,7 @@ func TestXDPLinkServesAllQueues(t *testing.T) {
 	}
 	rx.Receive(0, nil) // recycles
 	used := 0
-	for _, s := range rx.port.sockets {
+	for _, s := range rx.queues {
 		if s.fill.mine > uint32(s.rxChunks) {
 			used++
 		}
@@ -219,7 +219,7 @@ func TestZeroCopyXDPLinkTakesNoOtherMode(t *testing.T) {
 // socket returns the socket through which the link sends.
 func (l *XDPLink) socket() *xdpSocket {
 	l.Receive(0, nil)
-	return l.port.sockets[0]
+	return l.queues[0]
 }
 
 func TestXDPLinkOffersQueuedFramesAgain(t *testing.T) {
@@ -277,7 +277,7 @@ func TestXDPLinkSendsAfterLostCarrier(t *testing.T) {
 	})
 	eventually(t, "all slots to be free", func() bool {
 		tx.Receive(tx.retryAt, nil)
-		s.reap()
+		s.reap(s)
 		return len(s.free) == xdpSlots
 	})
 }
@@ -353,7 +353,7 @@ func TestXDPRingsAreBounded(t *testing.T) {
 	l := newVethPair(t)
 	rx := l.b.xdpLink()
 	rx.Receive(0, nil)
-	s := rx.port.sockets[0]
+	s := rx.queues[0]
 	for _, d := range []unix.XDPDesc{
 		{Addr: 1 << 63, Len: 100}, {Addr: 4095, Len: 1 << 31}, {Addr: uint64(len(s.umem)) - 1, Len: 2}, {Addr: ^uint64(0), Len: ^uint32(0)},
 	} {

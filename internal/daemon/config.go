@@ -132,7 +132,7 @@ const (
 )
 
 // chooseEngines sets the engines of the NICs that do not say how many, unless the NICs are to be
-// distributed over Engines. A NIC of kind Auto keeps one, because its link may be xdp.
+// distributed over Engines. A NIC of kind Auto keeps one, with which its link may be xdp.
 func (c *Config) chooseEngines(processors int) {
 	if c.Engines != 0 {
 		return

@@ -94,7 +94,8 @@ func TestQueuePairsShowTheEngineOfTheirNIC(t *testing.T) {
 
 func TestEnginesOfNICThatCannotShare(t *testing.T) {
 	for _, c := range []struct{ nic, fabric, want string }{
-		{"a=xdp:eth0,engines=2", "", "NIC a: engines=2: a NIC on xdp has one engine"},
+		{"a=dgram:127.0.0.1:5001,127.0.0.1:5000,192.0.2.1/24,engines=2", "", "NIC a: engines=2: a NIC on dgram has one engine"},
+		{"a=xdp:eth0,engines=2", "", ""},
 		{"a=fabric:192.0.2.1,rate=1G,engines=2", "", "NIC a: engines=2: a NIC with rate=RATE or delay=TIME has one engine"},
 		{"a=fabric:192.0.2.1,engines=4", "", ""},
 		{"a=packet:eth0,engines=1", "", ""},
@@ -128,7 +129,7 @@ func TestDefaultEnginesOfNIC(t *testing.T) {
 		{"a=packet:eth0,engines=1", 0, 16, 1},
 		{"a=packet:eth0", 2, 16, 0},
 		{"a=packet:eth0,rate=1G", 0, 16, 0},
-		{"a=xdp:eth0", 0, 16, 0},
+		{"a=xdp:eth0", 0, 16, 4},
 		{"a=auto:eth0", 0, 16, 0},
 	} {
 		n, err := nicspec.Parse(c.nic)

@@ -301,8 +301,8 @@ func parseEngines(s string) (int, error) {
 // CanShare returns an error if several engines cannot drive the NIC.
 func (n NIC) CanShare() error {
 	switch {
-	case n.Kind == Dgram || n.Kind == XDP:
-		return fmt.Errorf("a NIC on %s has one engine; want fabric, packet or udp", n.Kind)
+	case n.Kind == Dgram:
+		return errors.New("a NIC on dgram has one engine; want fabric, packet, udp or xdp")
 	case n.Shape != (wire.Shape{}):
 		return errors.New("a NIC with rate=RATE or delay=TIME has one engine")
 	}

@@ -1,0 +1,111 @@
+package wire
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+)
+
+// firstQPN is that of a queue pair of slice 0, of a NIC of two or three slices.
+const firstQPN = 30
+
+// xdpSlices opens the links of the slices at both ends of a veth pair.
+func xdpSlices(t *testing.T, l *vethPair, kind string, n int) (a, b []Link) {
+	t.Helper()
+	return l.a.slices(kind, n), l.b.slices(kind, n)
+}
+
+// Slices send and receive at a time through one queue. They use all of its packet memory, and one
+// that keeps what it has received, because another thread reads it, does not disturb the others.
+func TestXDPSlicesShareTheMemoryOfAQueue(t *testing.T) {
+	for _, kind := range []string{"xdp", "xdp, generic"} {
+		t.Run(kind, func(t *testing.T) {
+			const n, rounds, burst = 3, 100, 32
+			l := newVethPair(t)
+			a, b := xdpSlices(t, l, kind, n)
+			var engines sync.WaitGroup
+			for k := range n {
+				p := l.a.path(l.b, k == 1)
+				engines.Go(func() {
+					for i := range rounds {
+						batch := make([]TxFrame, burst)
+						for j := range batch {
+							batch[j] = to(p, firstQPN+uint32(k))
+						}
+						sendAll(t, a[k], batch)
+						got := collect(t, b[k], burst)
+						for j := range got {
+							if h := bth(t, &got[j]); h.DestQP != firstQPN+uint32(k) || got[j].BadICRC {
+								t.Errorf("slice %d received a packet to queue pair %d, bad ICRC: %v", k, h.DestQP, got[j].BadICRC)
+							}
+						}
+						if len(got) != burst {
+							t.Errorf("slice %d received %d of %d frames", k, len(got), burst)
+							return
+						}
+						if k == 0 && i%30 == 0 {
+							KeepReceived(b[k])
+						}
+					}
+				})
+			}
+			engines.Wait()
+			eventually(t, "all slots to be free", func() bool {
+				for _, s := range a {
+					q := s.(*XDPLink).queues[0]
+					if q.reap(q); len(q.free) != q.slots {
+						return false
+					}
+				}
+				return true
+			})
+			used := b[0].(*XDPLink).queues[0]
+			if used.fill.mine < uint32(used.rxChunks+rounds*burst) {
+				t.Errorf("%d chunks went to the kernel, want %d and those that came back", used.fill.mine, used.rxChunks)
+			}
+		})
+	}
+}
+
+// The links of all slices follow an interface that goes down, or is deleted and created again, and
+// the program stays until the last of them is closed.
+func TestXDPSlicesFollowTheInterface(t *testing.T) {
+	for _, kind := range []string{"xdp", "xdp, generic"} {
+		t.Run(kind, func(t *testing.T) {
+			l := newVethPair(t)
+			a, b := xdpSlices(t, l, kind, 2)
+			pass := func(when string, slices ...int) {
+				t.Helper()
+				for _, k := range slices {
+					eventually(t, fmt.Sprintf("frames of slice %d to pass %s", k, when), func() bool {
+						a[k].Receive(0, nil) // goes over to a new interface
+						b[k].Receive(0, nil)
+						a[k].Send(0, []TxFrame{to(l.a.path(l.b, false), firstQPN+uint32(k))})
+						return len(collectFor(t, b[k], 1, 20*time.Millisecond)) == 1
+					})
+				}
+			}
+			pass("at first", 0, 1)
+			must(t, l.b.nl.LinkSetDown(l.b.link()))
+			must(t, l.b.nl.LinkSetUp(l.b.link()))
+			eventually(t, "carrier", l.b.usable)
+			pass("after the interface was down", 0, 1)
+			must(t, l.a.nl.LinkDel(l.a.link()))
+			l.connect(t)
+			pass("after the interface was created again", 1, 0)
+			must(t, b[1].Close())
+			pass("after a slice was closed", 0)
+			must(t, l.a.nl.LinkDel(l.a.link()))
+			l.connect(t)
+			pass("without the slice", 0)
+			if !l.b.xdpAttached() {
+				t.Error("no program is attached")
+			}
+			must(t, b[0].Close())
+			if l.b.xdpAttached() {
+				t.Error("the program is attached after Close")
+			}
+		})
+	}
+}
