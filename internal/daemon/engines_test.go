@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"softroce/capture"
 	"softroce/internal/nicspec"
@@ -78,6 +79,32 @@ func TestSeveralEnginesAreOneNIC(t *testing.T) {
 	}
 }
 
+// A delay is that of each packet, whichever engine sends or receives it.
+func TestSeveralEnginesDelayPackets(t *testing.T) {
+	const engines, connections, delay = 2, 4, 10 * time.Millisecond
+	var nics []nicspec.NIC
+	for _, n := range nicspec.Defaults() {
+		n.Engines, n.Shape.Delay = engines, delay
+		nics = append(nics, n)
+	}
+	d := start(t, Config{NICs: nics})
+	x, y := open(t, d, "softroce0"), open(t, d, "softroce1")
+	served := map[int]bool{}
+	for range connections {
+		a, b := newEndpoint(t, x), newEndpoint(t, y)
+		connect(t, a, b)
+		begin := time.Now()
+		write(t, a, b, 100)
+		if took := time.Since(begin); took < 4*delay { // two NICs, two directions
+			t.Errorf("a WRITE took %v, want %v at least", took, 4*delay)
+		}
+		served[int(a.qp.QPNum()%engines)] = true
+	}
+	if len(served) != engines {
+		t.Errorf("the queue pairs had %d engines, want %d", len(served), engines)
+	}
+}
+
 // NICs with an engine each are distributed over the engines of the daemon, whose number each queue
 // pair shows.
 func TestQueuePairsShowTheEngineOfTheirNIC(t *testing.T) {
@@ -96,7 +123,7 @@ func TestEnginesOfNICThatCannotShare(t *testing.T) {
 	for _, c := range []struct{ nic, fabric, want string }{
 		{"a=dgram:127.0.0.1:5001,127.0.0.1:5000,192.0.2.1/24,engines=2", "", "NIC a: engines=2: a NIC on dgram has one engine"},
 		{"a=xdp:eth0,engines=2", "", ""},
-		{"a=fabric:192.0.2.1,rate=1G,engines=2", "", "NIC a: engines=2: a NIC with rate=RATE or delay=TIME has one engine"},
+		{"a=fabric:192.0.2.1,rate=1G,engines=2", "", "NIC a: engines=2: a NIC with rate=RATE has one engine"},
 		{"a=fabric:192.0.2.1,engines=4", "", ""},
 		{"a=packet:eth0,engines=1", "", ""},
 	} {

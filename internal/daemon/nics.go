@@ -51,9 +51,9 @@ func (b *builder) add(engines []*nic.Engine, n nicspec.NIC) error {
 	}
 	for i := range links {
 		links[i] = b.tap.add(n.Name, links[i], iface, n.Kind == nicspec.Fabric)
-	}
-	if n.Shape != (wire.Shape{}) {
-		links[0] = wire.NewShapedLink(links[0], n.Shape)
+		if n.Shape != (wire.Shape{}) {
+			links[i] = wire.NewShapedLink(links[i], n.Shape)
+		}
 	}
 	var parts []nic.Slice
 	for i, l := range links[1:] {

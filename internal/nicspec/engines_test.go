@@ -17,8 +17,8 @@ func TestEnginesOfNIC(t *testing.T) {
 		"a=packet:eth0,engines=2,engines=2":                            "engines is given twice",
 		"a=xdp:eth0,engines=2":                                         "",
 		"a=dgram:127.0.0.1:5001,127.0.0.1:5000,192.0.2.1/24,engines=2": "a NIC on dgram has one engine",
-		"a=packet:eth0,rate=1G,engines=2":                              "a NIC with rate=RATE or delay=TIME has one engine",
-		"a=fabric:192.0.2.1/24,delay=1us,engines=2":                    "a NIC with rate=RATE or delay=TIME has one engine",
+		"a=packet:eth0,rate=1G,engines=2":                              "a NIC with rate=RATE has one engine",
+		"a=fabric:192.0.2.1/24,delay=1ms,engines=2":                    "",
 	} {
 		n, err := Parse(text)
 		if err == nil {

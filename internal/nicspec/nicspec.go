@@ -303,8 +303,8 @@ func (n NIC) CanShare() error {
 	switch {
 	case n.Kind == Dgram:
 		return errors.New("a NIC on dgram has one engine; want fabric, packet, udp or xdp")
-	case n.Shape != (wire.Shape{}):
-		return errors.New("a NIC with rate=RATE or delay=TIME has one engine")
+	case n.Shape.Rate != 0: // the engine that asks first would take all of it
+		return errors.New("a NIC with rate=RATE has one engine")
 	}
 	return nil
 }
