@@ -129,6 +129,11 @@ func (f *Fabric) start(c Config) error {
 	for _, e := range f.Engines {
 		f.runs.Go(func() { e.Run(ctx) })
 	}
+	for _, e := range f.Engines {
+		for e.Counters().Steps == 0 { // until then its goroutines may be missing from the next fabric's checkLeaks
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
 	var err error
 	f.Server, err = attach.NewServer(attach.Config{Engines: f.Engines, Limits: c.Limits, Release: "verbstest", Faults: f.verbs})
 	return err
