@@ -4,10 +4,10 @@ package mrtable
 // together.
 // Positions only grow; the byte at position x is buf[x % len(buf)].
 type arena struct {
-	buf  []byte
 	head uint64
 	tail uint64
 	mark uint64 // head at the last epoch
+	buf  []byte
 }
 
 // arenaAlign prevents two reads from sharing a cache line.
@@ -38,6 +38,9 @@ func (a *arena) take(n int) ([]byte, error) {
 
 // epoch releases what was taken before the previous epoch.
 func (a *arena) epoch() {
+	if a.tail == a.head {
+		return // as the last epoch or release has left it
+	}
 	a.tail, a.mark = a.mark, a.head
 	if a.tail != a.head {
 		return

@@ -40,7 +40,7 @@ func (io *IO) replaceArena() {
 		io.arena, io.spares[next] = io.spares[next], old
 		return
 	case len(io.spares) < maxSpares:
-		io.spares = append(io.spares, old)
+		io.spares, io.hasSpares = append(io.spares, old), true
 	}
 	io.arena = newArena(len(old.buf))
 }

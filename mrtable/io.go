@@ -11,31 +11,34 @@ import (
 // use. Only Flush makes system calls, for memory that must be copied. An IO takes no lock, and does
 // not allocate in steady state.
 type IO struct {
-	arena    arena
-	spares   []arena // that Detach has replaced
-	detached int     // batches between Detach and Settle
-	released uint64  // how often ReleaseReads was called
-	epoch    uint64
-	retired  int      // deregistered regions whose memory is not released yet
-	tables   []*Table // tables whose deregistered memory this IO releases, and those that it shares
-
-	index  int           // in the tables that it shares
-	shares bool          // it shares a table
-	epochs atomic.Uint64 // epoch, for the others that share it
+	// What each step uses comes first.
+	dirty     []*Client // clients with queued operations
+	failed    []failure
+	epoch     uint64
+	retired   int32 // deregistered regions whose memory is not released yet
+	shares    bool  // it shares a table
+	hasSpares bool  // spares was not always empty
+	results   []result
 
 	// Now is the time in nanoseconds, or 0 if it is unknown. The owner sets it before each Epoch.
 	// Whether a process is alive is then looked up once in a while only.
 	Now int64
+
+	arena    arena
+	spares   []arena  // that Detach has replaced
+	detached int      // batches between Detach and Settle
+	released uint64   // how often ReleaseReads was called
+	tables   []*Table // tables whose deregistered memory this IO releases, and those that it shares
+
+	index  int           // in the tables that it shares
+	epochs atomic.Uint64 // epoch, for the others that share it
 
 	// Runner, if not nil, is called by Flush to run a batch. It returns false if the batch goes on
 	// without the IO, after Copy or Detach. Until Settle, operations that would be queued for the
 	// client fail with ErrWait.
 	Runner func(*Batch) bool
 
-	anonymous Client    // of regions whose domain has no Client
-	dirty     []*Client // clients with queued operations
-	failed    []failure
-	results   []result
+	anonymous Client // of regions whose domain has no Client
 	barrier   uint64
 }
 
@@ -182,6 +185,9 @@ func (r *Region) view(off uint64, n int) ([]byte, error) {
 // and Failed it is not known whether all writes took effect.
 func (io *IO) HasPending() bool { return len(io.dirty) > 0 || len(io.failed) > 0 }
 
+// HasOutcomes reports whether Results or Failed would call their functions.
+func (io *IO) HasOutcomes() bool { return len(io.results) > 0 || len(io.failed) > 0 }
+
 // Results calls f for each atomic operation that was queued and has succeeded since the last call.
 func (io *IO) Results(f func(tag any, id, original uint64)) {
 	for i := range io.results {
@@ -229,7 +235,7 @@ func (io *IO) Epoch() {
 		}
 	}
 	io.arena.epoch()
-	if io.detached == 0 {
+	if io.hasSpares && io.detached == 0 {
 		for i := range io.spares {
 			io.spares[i].epoch()
 		}
@@ -245,7 +251,7 @@ func (io *IO) Epoch() {
 			io.release(r)
 			t.retiredEarlier[i] = nil
 		}
-		io.retired -= len(t.retiredEarlier)
+		io.retired -= int32(len(t.retiredEarlier))
 		t.retiredEarlier, t.retired = t.retired, t.retiredEarlier[:0]
 		if t.live > 0 || len(t.retiredEarlier) > 0 {
 			return false

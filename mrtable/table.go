@@ -59,26 +59,27 @@ type PD struct {
 
 // A Region is registered memory or a bound window. Its fields do not change while it is live.
 type Region struct {
-	PD     *PD
+	// What each access uses comes first.
 	IOVA   uint64 // address of its first byte in work requests and packets
 	Length uint64 // bytes
-	Access ib.Access
 	Memory Memory
+	Access ib.Access
+	gone   atomic.Bool // not live any more
 
-	table   *Table
-	key     uint32
+	base    uint64         // of a window: offset of its first byte in Memory
 	process *processMemory // Memory, if it can only be copied
-	windows int            // number of windows bound to it
+	table   *Table
 
-	gone     atomic.Bool // not live any more
-	pins     int         // detached batches that use Memory
-	released bool        // Memory is to be closed when none does
-	epochs   []uint64    // of a shared table: when the IOs do not use Memory any more
+	PD       *PD
+	key      uint32
+	windows  int      // number of windows bound to it
+	pins     int      // detached batches that use Memory
+	released bool     // Memory is to be closed when none does
+	epochs   []uint64 // of a shared table: when the IOs do not use Memory any more
 
 	// Set for a bound window, which is a part of parent.
 	window *Window
 	parent *Region
-	base   uint64 // offset of its first byte in Memory
 	qpn    uint32 // type 2: queue pair that bound it
 }
 

@@ -29,9 +29,9 @@ import (
 // read any more. A sleeping program is woken after the acknowledgements of the step have left, and
 // finds everything that the step published, in all of its CQs.
 type completions struct {
+	staged   []*CQ // CQs in which the step has staged something
 	deferred []deferred
 	faults   []writeFault
-	staged   []*CQ // CQs in which the step has staged something
 	overrun  []*CQ // CQs that had no room
 }
 
@@ -76,8 +76,10 @@ func (e *Engine) flush() {
 
 // settle handles the results of flushed operations.
 func (e *Engine) settle() {
-	e.io.Results(e.atomicDone)
-	e.io.Failed(e.failed)
+	if e.io.HasOutcomes() {
+		e.io.Results(e.atomicDone)
+		e.io.Failed(e.failed)
+	}
 	e.stageDeferred()
 	for p := &e.completions; len(p.overrun) > 0; {
 		q := p.overrun[len(p.overrun)-1]

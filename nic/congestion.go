@@ -36,7 +36,6 @@ type congestionState struct {
 	paced  pacedHeap // queue pairs that wait for their rate
 	line   int64     // rate of the port, b/s
 	params congestion.Params
-	header packet.Header
 }
 
 // A qpCongestion is the congestion control of a queue pair.
@@ -49,8 +48,7 @@ type qpCongestion struct {
 	cnpPath      *wire.Path            // of CNPs; nil: none was sent on path
 	path         *wire.Path            // QP.path when cnpPath was made
 
-	paced int   // 1 + index in congestionState.paced; 0: it is not there
-	at    int64 // when it may send again
+	paced int // 1 + index in congestionState.paced; 0: it is not there
 }
 
 // cnpReserved is what follows the BTH of a CNP (IBTA A17.9.3).
@@ -117,21 +115,21 @@ func (s *congestionState) control(q *QP) {
 	q.t.SetController(c)
 }
 
-// mark handles the mark of the packet in d.rx, if it has one, or the end of the interval between
+// mark handles the mark of the packet in d.buffers, if it has one, or the end of the interval between
 // two CNPs of q. Only a connection has a peer to which CNPs can be addressed.
 func (d *Device) mark(q *QP) {
-	if d.rx.pkt.CE {
+	if d.buffers.pkt.CE {
 		d.counters.RxECNMarked++
 	}
 	s, k := &d.congestion, &q.congestion
-	if q.path != nil && k.notification.Received(&s.params, d.rx.pkt.CE, d.engine.now) && !k.due.queued {
+	if q.path != nil && k.notification.Received(&s.params, d.buffers.pkt.CE, d.engine.now) && !k.due.queued {
 		s.due.push(&k.due)
 	}
 }
 
 // sendCNPs sends the CNPs that are due. They overtake what waits for a congested link.
 func (d *Device) sendCNPs() {
-	s, t := &d.congestion, &d.tx
+	s, t, h := &d.congestion, &d.tx, &d.buffers.header
 	if s.due.empty() {
 		return
 	}
@@ -151,8 +149,8 @@ func (d *Device) sendCNPs() {
 		f := t.frame(t.into, q.cnpPath(), false)
 		f.QPN = q.qpn
 		a := q.t.Query()
-		s.header.BTH = packet.BTH{Opcode: packet.OpcodeCNP, PKey: a.PKey, BECN: true, DestQP: a.DestQPN}
-		f.Set(&s.header, cnpReserved[:])
+		h.BTH = packet.BTH{Opcode: packet.OpcodeCNP, PKey: a.PKey, BECN: true, DestQP: a.DestQPN}
+		f.Set(h, cnpReserved[:])
 		q.congestion.notification.Sent(&s.params, d.engine.now)
 		if !q.congestion.sent.queued {
 			s.sent.push(&q.congestion.sent)
@@ -191,10 +189,10 @@ func (q *QP) cnpPath() *wire.Path {
 // ect0 are the ECN bits of an ECN-capable packet without a mark (RFC 3168).
 const ect0 = 2
 
-// receiveCNP handles the CNP in d.rx, which q's peer has sent.
+// receiveCNP handles the CNP in d.buffers, which q's peer has sent.
 func (d *Device) receiveCNP(q *QP) {
 	s, k := &d.congestion, &q.congestion
-	if !s.params.Algorithm.UsesCNPs() || q.init.Type == ib.QPTypeUD || !d.rx.pkt.BECN {
+	if !s.params.Algorithm.UsesCNPs() || q.init.Type == ib.QPTypeUD || !d.buffers.pkt.BECN {
 		d.counters.Drop(transport.DropCNP)
 		return
 	}
@@ -299,7 +297,7 @@ func (q *QP) sent(frames []wire.TxFrame) {
 func (d *Device) releasePaced() (any bool) {
 	h := &d.congestion.paced
 	for at := h.next(); at != 0 && at <= d.engine.now; at = h.next() {
-		q := h.qps[0]
+		q := h.qps[0].QP
 		h.remove(q)
 		d.tx.activate(q)
 		any = true
@@ -323,24 +321,24 @@ func (q *QP) rate() int64 {
 }
 
 // A pacedHeap orders queue pairs by the time at which they may send again.
-type pacedHeap struct{ qps []*QP }
+type pacedHeap struct{ qps []timedQP }
 
 // next returns the earliest time, 0 if the heap is empty.
 func (h *pacedHeap) next() int64 {
 	if len(h.qps) == 0 {
 		return 0
 	}
-	return h.qps[0].congestion.at
+	return h.qps[0].at
 }
 
 // set adds q, or changes its time.
 func (h *pacedHeap) set(q *QP, at int64) {
-	q.congestion.at = at
-	if i := q.congestion.paced; i != 0 {
-		heap.Fix(h, i-1)
-		return
+	if q.congestion.paced == 0 {
+		heap.Push(h, q)
 	}
-	heap.Push(h, q)
+	i := q.congestion.paced - 1
+	h.qps[i].at = at
+	heap.Fix(h, i)
 }
 
 // remove removes q if it is there.
@@ -353,24 +351,24 @@ func (h *pacedHeap) remove(q *QP) {
 // Len, Less, Swap, Push and Pop implement heap.Interface.
 
 func (h *pacedHeap) Len() int           { return len(h.qps) }
-func (h *pacedHeap) Less(i, j int) bool { return h.qps[i].congestion.at < h.qps[j].congestion.at }
+func (h *pacedHeap) Less(i, j int) bool { return h.qps[i].at < h.qps[j].at }
 
 func (h *pacedHeap) Swap(i, j int) {
 	h.qps[i], h.qps[j] = h.qps[j], h.qps[i]
 	h.qps[i].congestion.paced, h.qps[j].congestion.paced = i+1, j+1
 }
 
-// Push appends a queue pair.
+// Push appends a queue pair, whose time set sets.
 func (h *pacedHeap) Push(q any) {
-	h.qps = append(h.qps, q.(*QP))
+	h.qps = append(h.qps, timedQP{QP: q.(*QP)})
 	h.qps[len(h.qps)-1].congestion.paced = len(h.qps)
 }
 
 // Pop removes the last queue pair.
 func (h *pacedHeap) Pop() any {
 	last := len(h.qps) - 1
-	q := h.qps[last]
-	h.qps[last] = nil
+	q := h.qps[last].QP
+	h.qps[last] = timedQP{}
 	h.qps = h.qps[:last]
 	q.congestion.paced = 0
 	return q

@@ -40,11 +40,12 @@ func NewPage(n int) []byte {
 type Context struct {
 	// What each step uses comes first, as in Device.
 	device    *Device
-	doorbells []*QP                 // by doorbell number
-	parts     []contextPart         // by the number of the slice
-	first     [1]contextPart        // storage of parts, if there is one slice
-	fatal     atomic.Pointer[Error] // why the engine will close the context at the end of the step
+	bells     *doorbellWords // in opt.Doorbell
+	doorbells []*QP          // by doorbell number
+	parts     []contextPart  // by the number of the slice
+	first     [1]contextPart // storage of parts, if there is one slice
 
+	fatal  atomic.Pointer[Error] // why the engine will close the context at the end of the step
 	opt    ContextOptions
 	limits ContextLimits
 	events EventSink
@@ -77,9 +78,9 @@ type Context struct {
 type contextPart struct {
 	ctx      *Context
 	device   *Device
+	hold     *hold // not nil while a copy of the memory of client takes too long
 	schedule schedule
 	client   mrtable.Client // owns the memory of the context's regions
-	hold     *hold          // not nil while a copy of that memory takes too long
 	kept     int            // bytes of the frames that are kept for its queue pairs
 
 	freeDoorbells []int
@@ -106,7 +107,7 @@ func (d *Device) Open(o ContextOptions) (*Context, error) {
 		return nil, errorf(syscall.ENOMEM, "%s: user %d has %d contexts; %d of %d are free, and no user may have more than remain free",
 			d.name, o.UID, owner.contexts, free, d.limits.MaxContexts)
 	}
-	c := &Context{device: d, opt: o, limits: o.Limits, user: owner, events: o.Events, ahs: map[uint32]*AH{}}
+	c := &Context{device: d, bells: wordsOf(o.Doorbell), opt: o, limits: o.Limits, user: owner, events: o.Events, ahs: map[uint32]*AH{}}
 	c.makeParts()
 	if c.limits == (ContextLimits{}) {
 		c.limits = d.limits.Context
@@ -237,7 +238,7 @@ func (c *Context) kill(reason *Error) {
 		return
 	}
 	e := c.device.engine
-	c.device.onControl(func() { e.breached = append(e.breached, c) })
+	c.device.onControl(func() { e.breached, e.unusual = append(e.breached, c), true })
 }
 
 // makeParts makes the parts of the slices.

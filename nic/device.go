@@ -49,32 +49,33 @@ type Device struct {
 
 	// What each step uses comes first. So it takes few cache lines, of which a simulation of a
 	// thousand NICs needs those of each.
-	engine     *Engine
-	link       wire.Link
-	rx         *FrameBuffers
-	number     int // of the slice
-	timers     timerHeap
-	drainedAt  int64 // when the last step that emptied the link began, on the clock of the timers
-	tx         txState
-	gsi        gsi // of slice 0
-	congestion congestionState
-
-	transportEnv transport.Env
-	kept         []*keptFrame // for queue pairs that are held, in order
-	keptSpare    []*keptFrame // storage of the next list
-
-	counters  transport.Counters
-	badPKeys  uint32
+	engine    *Engine
+	link      wire.Link
+	buffers   *FrameBuffers
+	timers    timerHeap
+	number    int   // of the slice
+	drainedAt int64 // when the last step that emptied the link began, on the clock of the timers
+	recent    recentQPs
 	linkError error // the last error of Send or Receive
+
+	tx         txState
+	congestion congestionState
+	kept       []*keptFrame // for queue pairs that are held, in order
+	gsi        gsi          // of slice 0
+	counters   transport.Counters
+
+	keptSpare []*keptFrame // storage of the next list
+	badPKeys  uint32
 }
 
 // A whole is what the slices of a NIC have in common. Control operations change it, which exclude
 // the other engines.
 type whole struct {
-	slices   []*Device
-	disabled bool // by SetLink
 	contexts []*Context
 	one      [1]*Context // storage of contexts, for one
+	table    *mrtable.Table
+	disabled bool // by SetLink
+	slices   []*Device
 
 	up       bool
 	secondUp bool // port 2 is up
@@ -87,7 +88,6 @@ type whole struct {
 	identity Identity
 	roceMode packet.Network
 	guid     uint64
-	table    *mrtable.Table
 	gids     gidTable
 	pkeys    []uint16
 	groups   map[GID]*group

@@ -29,14 +29,20 @@ func (l *doorbellLine) silent() bool {
 		atomic.LoadUint64(&l[4])|atomic.LoadUint64(&l[5])|atomic.LoadUint64(&l[6])|atomic.LoadUint64(&l[7]) == 0
 }
 
+// doorbellWords are the bells of a doorbell page.
+type doorbellWords [(abi.DoorbellSize - abi.DoorbellBits) / 8]uint64
+
+func wordsOf(page []byte) *doorbellWords {
+	return (*doorbellWords)(unsafe.Pointer(&page[abi.DoorbellBits]))
+}
+
 // doorbellsOfLine is the number of bells in a doorbellLine. The lines are dealt out to the slices
 // of a NIC.
 const doorbellsOfLine = 64 * len(doorbellLine{})
 
 func (p *contextPart) readDoorbells() (any bool) {
 	c := p.ctx
-	page := (*[(abi.DoorbellSize - abi.DoorbellBits) / 8]uint64)(unsafe.Pointer(&c.opt.Doorbell[abi.DoorbellBits]))
-	words := page[:(uint(len(c.doorbells))+63)/64]
+	words := c.bells[:(uint(len(c.doorbells))+63)/64]
 	for line := p.device.number * len(doorbellLine{}); line < len(words); line += len(c.parts) * len(doorbellLine{}) {
 		end := line + len(doorbellLine{})
 		if end <= len(words) && (*doorbellLine)(words[line:]).silent() {

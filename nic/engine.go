@@ -66,39 +66,38 @@ const (
 // An Engine drives its devices. The package comment says which methods may be called from where.
 type Engine struct {
 	// What each step uses comes first, as in Device.
-	group     *Group // nil: it drives whole NICs only
-	gate      *gate  // not nil if another engine of the group stops it
-	devices   []*Device
-	one       [1]*Device // storage of devices, for one
-	io        *mrtable.IO
-	now       int64    // time of the current step, or else of the last one
-	due       int64    // the latest time of the next step, as the last one returned it; 0: none
-	continues bool     // the last step wanted this one at once
+	devices []*Device
+	one     [1]*Device // storage of devices, for one
+	io      *mrtable.IO
+	now     int64 // time of the current step, or else of the last one
+	due     int64 // the latest time of the next step, as the last one returned it; 0: none
+	stalled int64 // total time that the timers do not count
+
 	budget    int      // bytes that the current step may still transmit
 	stepLimit int      // bytes that a step may transmit, and receive on each device
 	last      *Context // the one that transmitted last, nil if it is closed
-	sharedAt  int64    // when the client that transmits changed last, or 0
 	first     int      // index of the device that transmits first in the current step
-	stalled   int64    // total time that the timers do not count
+	waiting   int      // turns, of all devices, that wait for reads of memory
 	wall      wallclock
 
-	waiting   int            // turns, of all devices, that wait for reads of memory
-	released  bool           // the next step delivers kept frames
-	resumable bool           // another thread may take the engine over now
-	posted    []func()       // by other goroutines, to run in this step
-	holds     []*hold        // contexts one of whose copies is blocked
-	lateCQs   []*CQ          // whose late is not empty
-	breached  []*Context     // to be closed at the end of the step
-	raised    []raisedEvent  // to be delivered at the end of the step
-	repeated  []func() bool  // called at the end of each step: see Repeat
-	pool      transport.Pool // of the queue pairs of all devices
-	steps     atomic.Uint64  // any goroutine may read it
-
+	steps       atomic.Uint64 // any goroutine may read it
+	continues   bool          // the last step wanted this one at once
+	released    bool          // the next step delivers kept frames
+	resumable   bool          // another thread may take the engine over now
+	stepped     bool          // config.Stepped
+	unusual     bool          // the fields of unusual may have elements
+	posted      []func()      // by other goroutines, to run in this step
 	completions completions
-	failed      func(tag any, err error) // e.writeFailed, as a func value that is made once
-	atomicDone  func(tag any, id, original uint64)
+	pool        transport.Pool // of the queue pairs of all devices
+	mail        mailbox
 
-	mail       mailbox
+	unusualState
+	sharedAt   int64                    // when the client that transmits changed last, or 0
+	group      *Group                   // nil: it drives whole NICs only
+	gate       *gate                    // not nil if another engine of the group stops it
+	failed     func(tag any, err error) // e.writeFailed, as a func value that is made once
+	atomicDone func(tag any, id, original uint64)
+
 	config     EngineConfig
 	seed       uint64
 	ended      bool // Run has returned or Close was called
@@ -117,6 +116,20 @@ type Engine struct {
 	wr      transport.SendWR // the send work request being fetched
 }
 
+// An unusualState is what an engine has to look at in few steps. Engine.unusual is set when it gets
+// an element, so that others do not look at it.
+type unusualState struct {
+	holds    []*hold       // contexts one of whose copies is blocked
+	lateCQs  []*CQ         // whose late is not empty
+	breached []*Context    // to be closed at the end of the step
+	raised   []raisedEvent // to be delivered at the end of the step
+	repeated []func() bool // called at the end of each step: see Repeat
+}
+
+func (s *unusualState) empty() bool {
+	return len(s.holds) == 0 && len(s.lateCQs) == 0 && len(s.breached) == 0 && len(s.raised) == 0 && len(s.repeated) == 0
+}
+
 // NewEngine returns an engine without devices.
 func NewEngine(c EngineConfig) (*Engine, error) {
 	c.Name = cmp.Or(c.Name, threadName)
@@ -132,7 +145,7 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 	if c.ReadArena == 0 {
 		c.ReadArena = DefaultReadArena
 	}
-	e := &Engine{config: c, seed: c.Seed, wall: wallclock{read: wallOf(&c)}, io: mrtable.NewIO(c.ReadArena), stepLimit: stepBytes}
+	e := &Engine{config: c, stepped: c.Stepped, seed: c.Seed, wall: wallclock{read: wallOf(&c)}, io: mrtable.NewIO(c.ReadArena), stepLimit: stepBytes}
 	if e.seed == 0 {
 		var b [8]byte
 		if _, err := rand.Read(b[:]); err != nil {
@@ -189,10 +202,12 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	e.steps.Store(e.steps.Load() + 1)
 	// A client that has seen a message may have posted the destruction of its queue pair: the
 	// message's ACK left in the previous step. What is posted from now on waits for the next step.
-	if len(e.posted) == 0 {
+	if len(e.posted) == 0 && !e.stepped {
 		e.posted = e.takeFuncs()
 	}
-	e.expireHolds()
+	if e.unusual {
+		e.expireHolds()
+	}
 	e.resumable = true
 	e.deliverKept()
 	drained := true
@@ -225,7 +240,9 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 			busy = true
 		}
 	}
-	e.releaseLate()
+	if e.unusual {
+		e.releaseLate()
+	}
 	e.transmit()
 	return e.finish(busy)
 }
@@ -240,9 +257,12 @@ func (e *Engine) finish(busy bool) (int64, bool) {
 	}
 	e.resumable = false
 	e.notify()
-	e.deliverEvents()
-	if e.closeBreached() {
-		busy = true
+	if e.unusual {
+		e.deliverEvents()
+		if e.closeBreached() {
+			busy = true
+		}
+		e.unusual = !e.unusualState.empty()
 	}
 	e.due = e.nextDeadline(busy)
 	return e.due, busy
@@ -357,9 +377,12 @@ func (e *Engine) nextDeadline(busy bool) int64 {
 	if busy {
 		return e.now
 	}
-	next := e.holdDeadline()
-	if t := e.lateDeadline(); t != 0 && (next == 0 || t < next) {
-		next = t
+	next := int64(0)
+	if e.unusual {
+		next = e.holdDeadline()
+		if t := e.lateDeadline(); t != 0 && (next == 0 || t < next) {
+			next = t
+		}
 	}
 	for _, d := range e.devices {
 		if d.opened() {
@@ -381,7 +404,7 @@ func (e *Engine) nextDeadline(busy bool) int64 {
 // Idle reports whether the next step finds nothing to do unless frames arrive or a client needs it
 // before, and if so when it is due, 0 for never. Only a Stepped engine may be asked.
 func (e *Engine) Idle() (due int64, idle bool) {
-	if len(e.holds) > 0 || len(e.lateCQs) > 0 || len(e.breached) > 0 || len(e.repeated) > 0 || e.waiting > 0 {
+	if e.unusual || e.waiting > 0 {
 		return 0, false
 	}
 	for _, d := range e.devices {

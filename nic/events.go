@@ -32,7 +32,7 @@ func (c *Context) event(e Event) {
 	default:
 		r := raisedEvent{c, e}
 		first := c.device.engine
-		c.device.onControl(func() { first.raised = append(first.raised, r) })
+		c.device.onControl(func() { first.raised, first.unusual = append(first.raised, r), true })
 	}
 }
 
@@ -53,7 +53,9 @@ func (e *Engine) deliverEvents() {
 
 // Repeat calls f at the end of each step until it returns false. Only the engine may call it. An
 // EventSink uses it when it has no room for an event.
-func (e *Engine) Repeat(f func() (again bool)) { e.repeated = append(e.repeated, f) }
+func (e *Engine) Repeat(f func() (again bool)) {
+	e.repeated, e.unusual = append(e.repeated, f), true
+}
 
 // isStale reports whether the object of e has been destroyed.
 func (e *Event) isStale() bool {

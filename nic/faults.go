@@ -177,7 +177,7 @@ func (q *CQ) isLate(e *Engine, qp *QP, c *transport.Completion) bool {
 		if delay == 0 && held == nil {
 			return false
 		}
-		e.lateCQs = append(e.lateCQs, q)
+		e.lateCQs, e.unusual = append(e.lateCQs, q), true
 	}
 	if uint32(len(q.late)) >= q.slots() {
 		q.lose(e)

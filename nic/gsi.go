@@ -56,7 +56,7 @@ func (d *Device) SendMAD(m *MAD) {
 // receiveMAD handles a parsed packet for QP 1, with the checks of a UD queue pair in the same
 // order.
 func (d *Device) receiveMAD(f *wire.RxFrame) {
-	p := &d.rx.pkt
+	p := &d.buffers.pkt
 	_, member := d.PKeyIndex(p.PKey) // QP 1 accepts every partition of the port
 	switch {
 	case d.gsi.receive == nil:

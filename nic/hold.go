@@ -81,7 +81,7 @@ func (e *Engine) hold(b *mrtable.Batch) *hold {
 	c := p.ctx
 	h := &hold{ctx: c, part: p, batch: b, since: e.now, look: e.now + memoryLook}
 	p.hold = h
-	e.holds = append(e.holds, h)
+	e.holds, e.unusual = append(e.holds, h), true
 	for _, s := range c.srqs {
 		h.include(s)
 	}
@@ -312,7 +312,7 @@ func (e *Engine) leave(b *mrtable.Batch) {
 	e.keptFrames.abandon()
 	for _, d := range e.devices {
 		wire.KeepReceived(d.link)
-		d.rx = NewFrameBuffers()
+		d.buffers = NewFrameBuffers()
 	}
 	e.noteSlow(userOf(b)).copiers++
 	e.hold(b)

@@ -124,9 +124,9 @@ func (q *QP) detach(gid GID) {
 	}
 }
 
-// multicast delivers d.rx.pkt to each queue pair of the frame's group except the sender.
+// multicast delivers d.buffers.pkt to each queue pair of the frame's group except the sender.
 func (d *Device) multicast(f *wire.RxFrame) {
-	p := &d.rx.pkt
+	p := &d.buffers.pkt
 	g := d.groups[GIDOf(f.Dst)]
 	switch {
 	case !f.Dst.IsMulticast() || p.DestQP != multicastQPN:

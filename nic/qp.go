@@ -82,24 +82,23 @@ type QP struct {
 	path   *wire.Path // RC, UC, XRC
 	qpn    uint32
 	state  ib.QPState // as last seen by stateChanged
+	init   QPInit
 
 	// The engine's scheduling.
-	turn      place[QP] // in schedule.ready of its client
 	reply     place[QP] // in txState.due
+	turn      place[QP] // in schedule.ready of its client
 	aside     place[QP] // in pauseState.aside
 	waits     int64     // since when it waits for its turn
 	rest      int       // bytes left of a turn that the budget of the step has cut short, else 0
 	lastReply uint64    // frameBatch.last of the data when it last put replies there
 	timer     int       // index in the timer heap, -1 if it is not there
-	timerAt   int64     // when the timer heap checks it: no later than its deadline
 
 	recv       recvQueue
+	congestion qpCongestion
 	sq         ring
 	sqFetched  uint32 // WQEs that were fetched
 	sqDone     uint32 // WQEs that are complete: the consumer index
-	init       QPInit
-	rateLimit  int64 // set by the program, b/s; 0: none
-	congestion qpCongestion
+	rateLimit  int64  // set by the program, b/s; 0: none
 
 	sendCQ, recvCQ *CQ
 	srq            *SRQ
@@ -284,6 +283,7 @@ func (q *QP) remove() {
 	}
 	q.unbind()
 	d.qps.remove(q.qpn)
+	d.forgetRecent(q)
 	d.timers.remove(q)
 	d.tx.deactivate(q)
 	q.part.freeDoorbell(q.doorbell)

@@ -24,6 +24,32 @@ func (t *qpTable) get(qpn uint32) *QP {
 	return p.qps[qpn&0xfff]
 }
 
+// recentQPs are queue pairs that a slice has received packets for, by the low bits of their
+// numbers. What a NIC receives is often for the same few, and the table is large.
+type recentQPs [4]*QP
+
+// lookUp returns the queue pair of a number, nil if there is none.
+func (d *Device) lookUp(qpn uint32) *QP {
+	r := &d.recent[qpn%uint32(len(d.recent))]
+	if *r == nil || (*r).qpn != qpn {
+		q := d.qps.get(qpn)
+		if q == nil {
+			return nil
+		}
+		*r = q
+	}
+	return *r
+}
+
+// forgetRecent makes sure that lookUp does not find q, which is being destroyed.
+func (d *whole) forgetRecent(q *QP) {
+	for _, s := range d.slices {
+		if r := &s.recent[q.qpn%uint32(len(s.recent))]; *r == q {
+			*r = nil
+		}
+	}
+}
+
 // allocate returns a free QPN. It reuses QPNs as late as possible: a delayed packet for a destroyed
 // queue pair should find none.
 func (t *qpTable) allocate() (uint32, bool) {

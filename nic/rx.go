@@ -20,12 +20,16 @@ const (
 	rxReferences = 4096
 )
 
-// FrameBuffers are storage that is reused for each frame that is received.
+// FrameBuffers are storage that is reused for each frame that is received or made.
 type FrameBuffers struct {
 	batch []wire.RxFrame
 	grhs  []packet.GRH // parallel to batch: deferred writes of receives refer to them
 	addr  packet.Addressing
 	pkt   transport.RxPacket
+
+	env    transport.Env
+	envOf  *Device       // that uses env
+	header packet.Header // of a CNP
 }
 
 // NewFrameBuffers returns buffers of a device, or of all those that one goroutine steps.
@@ -42,7 +46,7 @@ func NewFrameBuffers() *FrameBuffers {
 func (d *Device) receive() (n int, drained bool) {
 	d.noteSentCNPs()
 	for cost := 0; cost < d.engine.stepLimit || n < rxReferences && wire.HoldsReferences(d.link); {
-		k, err := d.link.Receive(d.engine.now, d.rx.batch)
+		k, err := d.link.Receive(d.engine.now, d.buffers.batch)
 		if err != nil {
 			d.linkError = err
 		}
@@ -56,14 +60,14 @@ func (d *Device) receive() (n int, drained bool) {
 			continue
 		}
 		noting := wire.NoterOf(d.link).Noting()
-		for i := range d.rx.batch[:k] {
-			d.rx.pkt.Len = 0
+		for i := range d.buffers.batch[:k] {
+			d.buffers.pkt.Len = 0
 			if noting {
-				d.receiveNoted(&d.rx.batch[i], &d.rx.grhs[i])
+				d.receiveNoted(&d.buffers.batch[i], &d.buffers.grhs[i])
 			} else {
-				d.receiveFrame(&d.rx.batch[i], &d.rx.grhs[i])
+				d.receiveFrame(&d.buffers.batch[i], &d.buffers.grhs[i])
 			}
-			cost += max(d.rx.pkt.Len, frameCost)
+			cost += max(d.buffers.pkt.Len, frameCost)
 		}
 		d.engine.flush() // before the next Receive reuses the frames' storage
 	}
@@ -97,13 +101,13 @@ func (d *Device) noteDrop(f *wire.RxFrame, r transport.DropReason) {
 // receiveFrame checks a frame and gives it to its queue pair, or to those of its multicast group,
 // or drops it and counts one reason. The GRH of a datagram is written to g.
 func (d *Device) receiveFrame(f *wire.RxFrame, g *packet.GRH) {
-	p := &d.rx.pkt
+	p := &d.buffers.pkt
 	if reason, ok := d.parse(f); !ok {
 		d.counters.Drop(reason)
 		return
 	}
 	if p.Opcode.Service() == packet.UD {
-		d.rx.putGRH(f, g)
+		d.buffers.putGRH(f, g)
 	}
 	if p.DestQP == multicastQPN || f.Dst.IsMulticast() {
 		d.multicast(f)
@@ -129,22 +133,22 @@ func (d *Device) receiveFrame(f *wire.RxFrame, g *packet.GRH) {
 	d.deliver(q)
 }
 
-// deliver gives d.rx.pkt to a queue pair.
+// deliver gives d.buffers.pkt to a queue pair.
 func (d *Device) deliver(q *QP) {
 	if q.held() {
 		d.counters.Drop(transport.DropMemoryWait)
 		return
 	}
-	if d.rx.pkt.CE || q.congestion.notification.Pending() {
+	if d.buffers.pkt.CE || q.congestion.notification.Pending() {
 		d.mark(q)
 	}
-	q.t.Receive(d.env(q), &d.rx.pkt)
+	q.t.Receive(d.env(q), &d.buffers.pkt)
 	q.stateChanged()
-	if d.engine.lender.processor != 0 && endsMessage(d.rx.pkt.Opcode) {
+	if d.engine.lender.processor != 0 && endsMessage(d.buffers.pkt.Opcode) {
 		d.engine.lender.noteMessage(q.ctx)
 	}
 	switch {
-	case !d.rx.pkt.Opcode.Info().Request:
+	case !d.buffers.pkt.Opcode.Info().Request:
 		if q.t.Requesting() {
 			d.tx.activate(q)
 		} else {
@@ -155,10 +159,10 @@ func (d *Device) deliver(q *QP) {
 	}
 }
 
-// parse reads f into d.rx.pkt. parse and lookUpQP check in the order of IBTA 9.6.1; the ICRC comes
+// parse reads f into d.buffers.pkt. parse and lookUpQP check in the order of IBTA 9.6.1; the ICRC comes
 // last.
 func (d *Device) parse(f *wire.RxFrame) (transport.DropReason, bool) {
-	p := &d.rx.pkt
+	p := &d.buffers.pkt
 	n, err := p.Header.Parse(f.Head)
 	switch {
 	case err == nil:
@@ -167,7 +171,7 @@ func (d *Device) parse(f *wire.RxFrame) (transport.DropReason, bool) {
 	default:
 		return transport.DropTruncated, false
 	}
-	if !d.rx.setPayload(f, n) {
+	if !d.buffers.setPayload(f, n) {
 		return transport.DropPad, false
 	}
 	if p.TVer != 0 {
@@ -182,8 +186,8 @@ func (d *Device) parse(f *wire.RxFrame) (transport.DropReason, bool) {
 
 // lookUpQP returns the queue pair that the parsed packet is for.
 func (d *Device) lookUpQP(f *wire.RxFrame) (*QP, transport.DropReason) {
-	p := &d.rx.pkt
-	q := d.qps.get(p.DestQP)
+	p := &d.buffers.pkt
+	q := d.lookUp(p.DestQP)
 	if q == nil {
 		return nil, transport.DropQPN
 	}

@@ -11,9 +11,13 @@ import (
 
 // env returns the environment of one call of q's transport.
 func (d *Device) env(q *QP) *transport.Env {
-	d.transportEnv.Now = d.engine.timerNow()
+	b := d.buffers
+	if b.envOf != d {
+		b.envOf, b.env.Mem, b.env.Table, b.env.Sink = d, d.engine.io, d.table, d
+	}
+	b.env.Now = d.engine.timerNow()
 	q.recv.left = recvBudget
-	return &d.transportEnv
+	return &b.env
 }
 
 // Packet implements transport.Sink.

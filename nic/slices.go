@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"softroce/internal/sharelock"
-	"softroce/transport"
 	"softroce/wire"
 	"softroce/wire/fault"
 )
@@ -58,9 +57,8 @@ func (d *Device) addSlices(c *DeviceConfig) error {
 		d.slices = append(d.slices, &Device{whole: d.whole, engine: s.Engine, link: s.Link, number: 1 + i})
 	}
 	for _, s := range d.slices {
-		s.transportEnv = transport.Env{Mem: s.engine.io, Table: d.table, Sink: s}
-		if s.rx = s.engine.config.Buffers; s.rx == nil {
-			s.rx = NewFrameBuffers()
+		if s.buffers = s.engine.config.Buffers; s.buffers == nil {
+			s.buffers = NewFrameBuffers()
 		}
 		s.tx.init(s)
 		s.initCongestion(c)

@@ -5,36 +5,42 @@ import "softroce/wire"
 // A timerHeap orders the queue pairs of a device by the time at which they are to be checked. That
 // time is at or before the queue pair's deadline. A deadline that moves away, as with each
 // acknowledgement, costs nothing until the old time comes.
-type timerHeap struct{ qps []*QP }
+type timerHeap struct{ qps []timedQP }
+
+// A timedQP is a queue pair and its time, so that the heap does not touch others.
+type timedQP struct {
+	at int64
+	*QP
+}
 
 // next returns the earliest time, 0 if the heap is empty.
 func (h *timerHeap) next() int64 {
 	if len(h.qps) == 0 {
 		return 0
 	}
-	return h.qps[0].timerAt
+	return h.qps[0].at
 }
 
 // schedule makes sure that q is checked by its deadline.
 func (h *timerHeap) schedule(q *QP) {
 	at := q.t.NextDeadline()
-	if at == 0 || q.timer >= 0 && q.timerAt <= at {
+	if at == 0 || q.timer >= 0 && h.qps[q.timer].at <= at {
 		return
 	}
-	q.timerAt = at
 	if q.timer < 0 {
 		q.timer = len(h.qps)
-		h.qps = append(h.qps, q)
+		h.qps = append(h.qps, timedQP{at, q})
 	}
+	h.qps[q.timer].at = at
 	h.up(q.timer)
 }
 
 // pop returns a queue pair whose time has come, or nil.
 func (h *timerHeap) pop(now int64) *QP {
-	if len(h.qps) == 0 || h.qps[0].timerAt > now {
+	if len(h.qps) == 0 || h.qps[0].at > now {
 		return nil
 	}
-	q := h.qps[0]
+	q := h.qps[0].QP
 	h.remove(q)
 	return q
 }
@@ -46,7 +52,7 @@ func (h *timerHeap) remove(q *QP) {
 	}
 	last := len(h.qps) - 1
 	h.swap(i, last)
-	h.qps[last] = nil
+	h.qps[last] = timedQP{}
 	h.qps = h.qps[:last]
 	q.timer = -1
 	if i < last {
@@ -55,7 +61,7 @@ func (h *timerHeap) remove(q *QP) {
 	}
 }
 
-func (h *timerHeap) less(i, j int) bool { return h.qps[i].timerAt < h.qps[j].timerAt }
+func (h *timerHeap) less(i, j int) bool { return h.qps[i].at < h.qps[j].at }
 
 func (h *timerHeap) swap(i, j int) {
 	h.qps[i], h.qps[j] = h.qps[j], h.qps[i]

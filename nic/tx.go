@@ -23,26 +23,23 @@ const (
 
 // txState is the transmit side of a device: who is to transmit, and the frames to send.
 type txState struct {
-	clients fifo[contextPart] // clients with active queue pairs, in the order of their turns
-	due     fifo[QP]          // queue pairs that have replies to send
-	turn    int               // the longest turn of a queue pair, in bytes
+	unread    bool              // the link does not read payload
+	congested bool              // frames of earlier steps wait for the link
+	clients   fifo[contextPart] // clients with active queue pairs, in the order of their turns
+	due       fifo[QP]          // queue pairs that have replies to send
+	data      frameBatch
+	into      *frameBatch   // the batch being filled
+	open      *wire.TxFrame // the frame being filled
+	pauseState
+	replies   frameBatch // replies that overtake what waits in data
+	overtaken uint64     // data.taken when replies was last empty
+	turn      int        // the longest turn of a queue pair, in bytes
+	left      int        // bytes left in the turn of the current queue pair
 
 	// copyCost is how many times more a packet is taken to cost if only the kernel can copy its
 	// payload. On a fabric, copying is all the work. A link to a network copies and computes the
 	// ICRC anyway: there it is about 1.4 times (BenchmarkWire), less than a step may vary.
 	copyCost int
-
-	unread bool // the link does not read payload
-
-	data      frameBatch
-	replies   frameBatch // replies that overtake what waits in data
-	overtaken uint64     // data.taken when replies was last empty
-	congested bool       // frames of earlier steps wait for the link
-	pauseState
-
-	into *frameBatch   // the batch being filled
-	open *wire.TxFrame // the frame being filled
-	left int           // bytes left in the turn of the current queue pair
 
 	waiting  []waitingTurn // turns that continue when memory has been read
 	reserved int           // frames of data for them
@@ -53,11 +50,11 @@ type txState struct {
 
 // A frameBatch holds frames for the link.
 type frameBatch struct {
+	sent   int    // frames[:sent] were accepted by the link
+	filled int    // frames[sent:filled] wait for the link
+	taken  uint64 // frames that the link accepted, or did not for txStall
 	frames []wire.TxFrame
 	copies []copiedPayload // parallel to frames; nil: these have no payload of programs
-	sent   int             // frames[:sent] were accepted by the link
-	filled int             // frames[sent:filled] wait for the link
-	taken  uint64          // frames that the link accepted, or did not for txStall
 }
 
 func (b *frameBatch) empty() bool { return b.sent == b.filled }

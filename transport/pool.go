@@ -8,8 +8,8 @@ import "softroce/mrtable"
 // Frames and writes to memory may refer to a work request that is complete: to its inline data, or
 // to the value that an atomic returned. Its memory is therefore used again only after Recycle.
 type Pool struct {
-	free  []*wqeBlock
 	used  []*wqeBlock // since Recycle
+	free  []*wqeBlock
 	reads []readList
 	age   uint32 // number of Abandon calls
 }
@@ -62,6 +62,9 @@ func (p *Pool) put(b *wqeBlock) {
 // Recycle makes the memory of work requests that are complete available to others. No frame or
 // write may refer to it any more.
 func (p *Pool) Recycle() {
+	if len(p.used) == 0 {
+		return
+	}
 	n := min(len(p.used), maxFree-len(p.free))
 	p.free = append(p.free, p.used[:n]...)
 	clear(p.used)

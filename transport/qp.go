@@ -16,17 +16,19 @@ type QP struct {
 	attr  ib.QPAttr
 	state ib.QPState
 
-	sq   sendQueue
-	req  requester
-	resp responder
+	readsAhead   bool    // what was read and not sent may have to be discarded
+	repliedFirst bool    // the last Transmit emitted replies before requests
+	sqdNotify    bool    // EventSQDrained is due when the send queue is drained
+	respWriter   *Writer // tag of memory writes by the responder
+	resp         responder
+
+	sq  sendQueue
+	req requester
 
 	controller congestion.Controller // nil: congestion control does not limit it
 
-	dest         any     // SendWR.Dest of the UD packet being emitted
-	reqWriter    *Writer // tag of memory writes by the requester since the last reset
-	respWriter   *Writer // tag of memory writes by the responder
-	repliedFirst bool    // the last Transmit emitted replies before requests
-	sqdNotify    bool    // EventSQDrained is due when the send queue is drained
+	dest      any     // SendWR.Dest of the UD packet being emitted
+	reqWriter *Writer // tag of memory writes by the requester since the last reset
 
 	counters QPCounters
 	failure  *Failure // why it is in the error state, or in SQE

@@ -51,6 +51,10 @@ func (a *readAhead) discard(p *Pool) {
 // long that packets arrive between the two passes. These change what is to be sent, and the memory:
 // a later READ of the same address must not find what an earlier one has read.
 func (q *QP) discardReads() {
+	if !q.readsAhead {
+		return
+	}
+	q.readsAhead = false
 	q.req.ahead.discard(q.cfg.Pool)
 	q.resp.ahead.discard(q.cfg.Pool)
 }
@@ -147,6 +151,7 @@ func (q *QP) readMessage(e *Env, g *gather, end uint32) error {
 			addr := s.Addr + uint64(g.off)
 			r, err := e.Table.Local(q.cfg.PD, s.LKey, addr, n, 0)
 			if err == nil && !r.InPlace() {
+				q.readsAhead = true
 				err = q.req.ahead.queue(e, q.cfg.Pool, r, addr, uint64(n))
 			}
 			if err != nil {
@@ -185,6 +190,7 @@ func (q *QP) readResponses(e *Env, offset uint32) error {
 			offset = p.sent * uint32(q.attr.PathMTU)
 		}
 		if p.length > 0 && !p.region.InPlace() {
+			q.readsAhead = true
 			if err := a.queue(e, q.cfg.Pool, p.region, p.va+uint64(offset), end-uint64(offset)); err != nil {
 				if a.n == 0 {
 					return err
