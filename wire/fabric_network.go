@@ -39,10 +39,13 @@ type fabricNetwork struct {
 // engine may be as late without leaving the port idle.
 const nicQueue = 200e3
 
+// nicBytes is what the port of a NIC queues in any case.
+const nicBytes = 32 << 10
+
 // NewSwitchedFabric returns a fabric that is a network of switches. Its links must be plugged in.
 func NewSwitchedFabric(t *network.Topology) (*Fabric, error) {
 	own := *t
-	own.NICQueue = nicQueue
+	own.NICQueue, own.NICBytes = nicQueue, nicBytes
 	net, err := network.New(&own, rand.Uint64())
 	if err != nil {
 		return nil, err
@@ -172,7 +175,7 @@ func (n *fabricNetwork) send(p, to *FabricLink, batch []TxFrame) int {
 		c := n.copy()
 		c.set(t, mac)
 		f := n.net.Frame()
-		f.Size, f.Tag = frameLen(t)+network.FCSLen, c
+		f.Size, f.Tag = int32(frameLen(t)+network.FCSLen), c
 		f.SetFlow(p.nic, to.nic, t.Path.SrcPort)
 		f.Priority, f.ECT, f.CE = priority, t.Path.Network == packet.RoCEv2 && c.TClass&3 != 0, c.CE()
 		n.net.Send(f)

@@ -109,15 +109,15 @@ func HoldsReferences(l Link) bool {
 // vector or a new neighbor needs a new Path.
 type Path struct {
 	Network   packet.Network // RoCEv2 or RoCEv1
-	Src, Dst  netip.Addr     // both IPv4 or both IPv6 (never IPv4-mapped); of RoCE v1: see packet.Addressing
-	DstMAC    [6]byte        // MAC of the next hop, set by Interface.Resolve; not used by FabricLink and UDPLink
-	SrcPort   uint16
-	TClass    uint8 // traffic class or TOS, with the ECN bits
+	TClass    uint8          // traffic class or TOS, with the ECN bits
 	HopLimit  uint8
+	Priority  uint8 // 0 to 7, in the tag
+	SrcPort   uint16
+	VLAN      uint16     // VLAN ID of the tag; 0 means no tag
+	Src, Dst  netip.Addr // both IPv4 or both IPv6 (never IPv4-mapped); of RoCE v1: see packet.Addressing
+	DstMAC    [6]byte    // MAC of the next hop, set by Interface.Resolve; not used by FabricLink and UDPLink
 	FlowLabel uint32
-	VLAN      uint16 // VLAN ID of the tag; 0 means no tag
-	Priority  uint8  // 0 to 7, in the tag
-	Rate      int64  // b/s that packets may take; 0: the port's. The NIC keeps it, not the link
+	Rate      int64 // b/s that packets may take; 0: the port's. The NIC keeps it, not the link
 }
 
 // SwitchPriority returns the priority that switches give the packets of the path: they trust the

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 
 	"softroce/internal/ib"
-	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/nic/nictest"
 	"softroce/packet"
@@ -25,9 +24,8 @@ type host struct {
 	mr     *nic.MR
 
 	stepped   int64                  // when it was stepped last
-	quiet     bool                   // the next step has nothing to do,
-	due       int64                  // before this time; 0: at any time
-	skipped   int64                  // when a step was left out, since the last one; 0: never
+	quiet     bool                   // the step after that has nothing to do and is left out; others do before
+	due       int64                  // this time; 0: never
 	killed    error                  // why the engine has closed the context
 	completed bool                   // there are completions to poll
 	conns     map[uint32]*connection // by number of the queue pair
@@ -61,7 +59,7 @@ const (
 
 func (sim *simulation) newHost(i int) (*host, error) {
 	h := &host{sim: sim, nic: i, conns: map[uint32]*connection{}, idle: map[peer][]*connection{},
-		link: &link{network: sim.network, nic: i, memory: sim.memory}}
+		link: &link{network: sim.network, nic: i, shared: sim.shared}}
 	var err error
 	if h.engine, err = nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: sim.seed + 1 + uint64(i), ReadArena: readArena, Buffers: sim.buffers}); err != nil {
 		return nil, err
@@ -84,7 +82,7 @@ func (sim *simulation) newHost(i int) (*host, error) {
 	}
 	h.cq.OnNotify = func() { h.completed = true }
 	h.cq.Arm(false)
-	h.mr, err = h.client.Context.RegMR(h.pd, mrtable.HeapMemory(sim.memory), 0, uint64(len(sim.memory)),
+	h.mr, err = h.client.Context.RegMR(h.pd, sim.shared.mapped, 0, uint64(len(sim.shared.memory)),
 		ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead)
 	return h, err
 }
@@ -104,8 +102,7 @@ func (h *host) connection(to *host, priority uint8) (*connection, error) {
 		return c, nil
 	}
 	for _, end := range []*host{h, to} {
-		end.catchUp()
-		end.quiet = false
+		end.leaveOut()
 	}
 	c := &connection{host: h, to: to, peer: key}
 	var err error

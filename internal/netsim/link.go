@@ -5,6 +5,8 @@ import (
 	"net/netip"
 
 	"softroce/internal/network"
+	"softroce/mrtable"
+	"softroce/nic"
 	"softroce/packet"
 	"softroce/wire"
 )
@@ -13,11 +15,26 @@ import (
 type link struct {
 	network *network.Network
 	nic     int
-	memory  []byte           // of all programs
+	shared  *shared
 	blocked bool             // the last Send was refused
 	held    []*network.Frame // returned by the last Receive
 	closed  bool
 }
+
+// What the links of all NICs of a simulation share.
+type shared struct {
+	memory []byte              // of all programs: zeros, which they only send to each other
+	mapped mrtable.Memory      // memory, for regions
+	tails  [maxBatch][1][]byte // payload of the frames that the last Receive returned
+}
+
+func newShared() *shared {
+	memory := nic.NewPage(messageSize)
+	return &shared{memory: memory, mapped: mrtable.HeapMemory(memory)}
+}
+
+// maxBatch is the most frames of a Send or a Receive.
+const maxBatch = 64
 
 // linkMTU is the size of the largest IP packet in bytes.
 const linkMTU = network.MaxSize - packet.EthernetLen - network.FCSLen
@@ -46,22 +63,43 @@ func (l *link) Send(_ int64, batch []wire.TxFrame) (int, error) {
 			return i, nil
 		}
 		f := l.network.Frame()
-		f.Size, f.Tag = frameSize(t.Len), t.Path
+		f.Size = int32(frameSize(t.Len))
 		f.SetFlow(l.nic, to, t.Path.SrcPort)
 		f.Priority, f.ECT, f.CE = prio, t.Path.TClass&3 != 0, t.CE || t.Path.TClass&3 == 3
-		l.setData(f, t)
+		setData(f, t)
 		l.network.Send(f)
 	}
 	return len(batch), nil
 }
 
-// setData sets the packet of f. Its payload is not copied: programs only send their memory, which
-// has zeros and does not change, so that any part of it has the same contents.
-func (l *link) setData(f *network.Frame, t *wire.TxFrame) {
+// pathLen is how many bytes of a frame's data are what its receiver needs of the path: the UDP
+// source port, the traffic class and the hop limit. The headers follow.
+const pathLen = 4
+
+// setData sets the data of f. They have no payload: programs only send their memory, which has
+// zeros and does not change, so that any part of it has the same contents.
+func setData(f *network.Frame, t *wire.TxFrame) {
+	p := t.Path
+	f.Data = append(f.Data, byte(p.SrcPort>>8), byte(p.SrcPort), p.TClass, p.HopLimit)
 	f.Data = append(f.Data, t.Head[:t.HeadLen]...)
-	if n := t.Len - int(t.HeadLen); n > 0 {
-		f.More[0] = l.memory[:n]
+}
+
+// headers returns what the packet of f has from the BTH on, without payload.
+func headers(f *network.Frame) []byte { return f.Data[pathLen:] }
+
+// payloadLen returns how many bytes follow the headers of f, pad included.
+func payloadLen(f *network.Frame) int { return int(f.Size) - frameSize(len(headers(f))) }
+
+func srcPort(f *network.Frame) uint16 { return binary.BigEndian.Uint16(f.Data) }
+func hopLimit(f *network.Frame) uint8 { return f.Data[3] }
+
+// tclass returns the traffic class of a frame with its mark.
+func tclass(f *network.Frame) uint8 {
+	t := f.Data[2]
+	if f.CE {
+		t |= 3
 	}
+	return t
 }
 
 // Receive implements wire.Link.
@@ -73,34 +111,21 @@ func (l *link) Receive(_ int64, batch []wire.RxFrame) (n int, err error) {
 		l.network.Release(f)
 	}
 	l.held = l.held[:0]
-	for ; n < len(batch); n++ {
+	for ; n < min(len(batch), maxBatch); n++ {
 		f := l.network.Receive(l.nic)
 		if f == nil {
 			break
 		}
 		l.held = append(l.held, f)
-		p := f.Tag.(*wire.Path)
-		batch[n] = wire.RxFrame{Head: f.Data, Tail: tail(f), Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: tclass(f), HopLimit: p.HopLimit,
-			FlowLabel: p.FlowLabel, SrcMAC: nicMAC(f.Src)}
+		r := &batch[n]
+		*r = wire.RxFrame{Head: headers(f), Src: nicAddr(int(f.Src)), Dst: nicAddr(l.nic), SrcPort: srcPort(f), TClass: tclass(f),
+			HopLimit: hopLimit(f), SrcMAC: nicMAC(int(f.Src))}
+		if size := payloadLen(f); size > 0 {
+			l.shared.tails[n][0] = l.shared.memory[:size]
+			r.Tail = l.shared.tails[n][:]
+		}
 	}
 	return n, nil
-}
-
-// tail returns the payload of a frame.
-func tail(f *network.Frame) [][]byte {
-	if f.More[0] == nil {
-		return nil
-	}
-	return f.More[:]
-}
-
-// tclass returns the traffic class of a frame with its mark.
-func tclass(f *network.Frame) uint8 {
-	t := f.Tag.(*wire.Path).TClass
-	if f.CE {
-		t |= 3
-	}
-	return t
 }
 
 // NextDeadline implements wire.Link. When a port has room again the simulation steps the NIC.
@@ -124,7 +149,7 @@ func (l *link) OnReady(func()) {}
 
 // Capabilities implements wire.Link.
 func (l *link) Capabilities() wire.Capabilities {
-	return wire.Capabilities{MTU: linkMTU, MaxBatch: 64, PayloadUnread: true, PFC: l.network.PFC()}
+	return wire.Capabilities{MTU: linkMTU, MaxBatch: maxBatch, PayloadUnread: true, PFC: l.network.PFC()}
 }
 
 // Paused implements wire.Pauser.

@@ -61,7 +61,7 @@ type simulation struct {
 	network  *network.Network
 	hosts    []*host
 	buffers  *nic.FrameBuffers // of all NICs
-	memory   []byte            // of all programs: zeros, which they only send to each other
+	shared   *shared
 	flows    []*flow
 	starts   []*flow // that wait for their time, in its order
 	endless  int     // flows without a size
@@ -108,11 +108,15 @@ const (
 	stepInterval  = 500    // ns between two steps of a NIC: it notices late what happens meanwhile
 	blockedPoll   = 20_000 // ns after which a NIC whose port is full is stepped at the latest
 	deadlockCheck = 1e6    // ns between two searches for a deadlock
+
+	// nicQueue is what the port of a NIC queues, as the time in ns that it takes to send it: the
+	// next step fills it before it is empty.
+	nicQueue = 4 * stepInterval
 )
 
 // Run runs a workload. A result comes with ErrDeadlock, too.
 func Run(ctx context.Context, t *Topology, w *Workload, o Options) (*Result, error) {
-	sim := &simulation{topology: t, workload: w, seed: o.Seed, now: 1, memory: nic.NewPage(messageSize), buffers: nic.NewFrameBuffers(), progress: o.Progress}
+	sim := &simulation{topology: t, workload: w, seed: o.Seed, now: 1, shared: newShared(), buffers: nic.NewFrameBuffers(), progress: o.Progress}
 	if sim.progress == nil {
 		sim.progress = NewProgress()
 	}
@@ -130,7 +134,9 @@ func Run(ctx context.Context, t *Topology, w *Workload, o Options) (*Result, err
 }
 
 func (sim *simulation) build(o Options) (err error) {
-	if sim.network, err = network.New(&sim.topology.Network, sim.seed); err != nil {
+	net := sim.topology.Network
+	net.NICQueue = nicQueue
+	if sim.network, err = network.New(&net, sim.seed); err != nil {
 		return err
 	}
 	sim.network.Advance(sim.now)
@@ -197,7 +203,7 @@ func (sim *simulation) startCaptures(l []Capture) error {
 		if err != nil {
 			return err
 		}
-		r := &recorder{w: w}
+		r := &recorder{w: w, memory: sim.shared.memory}
 		sim.recs = append(sim.recs, r)
 		sim.network.Ports()[i].Tap(r.record)
 	}
@@ -351,7 +357,7 @@ func (sim *simulation) end(f *flow) {
 
 // wakeNow makes the host step as soon as its interval allows, since it has something to do.
 func (h *host) wakeNow() {
-	h.quiet = false
+	h.leaveOut()
 	h.wake(h.sim.now)
 }
 
@@ -363,36 +369,42 @@ func (h *host) wake(at int64) {
 	}
 }
 
-// step steps the NIC, and lets the program handle its completions. A step after one that has left
-// nothing to do only takes its time.
+// step steps the NIC, and lets the program handle its completions.
 func (h *host) step() error {
 	now := h.sim.now
+	h.leaveOut()
 	h.stepped = now
-	if h.quiet && (h.due == 0 || now < h.due) {
-		if h.skipped = now; h.due != 0 {
-			h.wake(h.due)
-		}
-		return nil
-	}
-	h.catchUp()
-	h.quiet = false
 	next, busy := h.engine.Step(now)
 	switch {
 	case busy && h.link.blocked:
 		h.wake(now + blockedPoll) // the port wakes it when there is room
 	case busy:
 		h.due, h.quiet = h.engine.Idle()
-		h.wake(now)
+		switch after := now + stepInterval; {
+		case !h.quiet || h.due != 0 && h.due <= after:
+			h.quiet = false
+			h.wake(after)
+		case h.due != 0:
+			h.wake(max(h.due, after+stepInterval))
+		}
 	case next != 0:
 		h.wake(next)
 	}
 	return h.poll()
 }
 
-// catchUp tells the engine of the last step that was left out.
-func (h *host) catchUp() {
-	if h.skipped != 0 {
-		h.engine.Skip(h.skipped, h.due)
-		h.skipped = 0
+// leaveOut is called when a quiet host has something to do. If the step with nothing to do would
+// have been before, only its time is taken. Otherwise it becomes one that has something to do.
+func (h *host) leaveOut() {
+	if !h.quiet {
+		return
 	}
+	h.quiet = false
+	at := h.stepped + stepInterval
+	if at >= h.sim.now {
+		h.wake(at)
+		return
+	}
+	h.stepped = at
+	h.engine.Skip(at, h.due)
 }

@@ -91,15 +91,16 @@ func (n *Network) held(w waiting, stuck map[waiting]bool) bool {
 			bytes += out.bytesFrom(w.port.peer, w.priority)
 		}
 	}
-	in := &w.port.peer.ingress[w.priority]
-	return bytes > n.topology.Switch.PFC.XOn || in.headroom > in.bytes-bytes
+	in := &w.port.peer.classes[w.priority]
+	return bytes > n.topology.Switch.PFC.XOn || in.headroom > in.held-bytes
 }
 
 // bytesFrom returns how much of what arrived at another port of the switch waits at p.
 func (p *Port) bytesFrom(in *Port, priority int) (bytes int) {
-	for f := p.queues[priority].first; f != nil; f = f.next {
-		if f.arrived == in {
-			bytes += f.Size
+	q := &p.classes[priority].queue
+	for i := range q.n {
+		if e := q.at(i); e.from == in.index {
+			bytes += int(e.size)
 		}
 	}
 	return bytes

@@ -29,10 +29,20 @@ type FailureStats struct {
 // A failure is a Failure and what it has done.
 type failure struct {
 	Failure
-	number int32 // from 1
 	active bool
 	stats  FailureStats
 }
+
+// A fault is what failures do to the cable at a port. Its methods may be called of nil.
+type fault struct {
+	downBy, lossBy *failure
+	cutBy          *failure // the cable was down while the port was sending what it is sending
+}
+
+func (c *fault) isDown() bool { return c != nil && c.downBy != nil }
+
+// loses reports whether the frame that is being sent does not get through.
+func (c *fault) loses() bool { return c != nil && (c.downBy != nil || c.cutBy != nil) }
 
 // Fail makes a failure occur. It begins no earlier than now, and does not overlap another one of
 // its kind at the same cable or switch.
@@ -45,7 +55,14 @@ type failure struct {
 func (n *Network) Fail(f Failure) {
 	i := int32(events * (len(n.ports) + len(n.failures)))
 	n.events.Grow(events)
-	n.failures = append(n.failures, &failure{Failure: f, number: int32(len(n.failures)) + 1})
+	n.failures = append(n.failures, &failure{Failure: f})
+	if f.Kind == LinkDown || f.Kind == Loss {
+		for _, p := range n.ends(f.Link) {
+			if p.fault == nil {
+				p.fault = new(fault)
+			}
+		}
+	}
 	if n.chance == nil {
 		n.chance = rand.New(rand.NewPCG(n.seed, 2))
 	}
@@ -85,7 +102,7 @@ func (n *Network) fail(f *failure) {
 		n.reroute(f)
 	case Loss:
 		for _, p := range n.ends(f.Link) {
-			p.lossBy = f
+			p.fault.lossBy = f
 		}
 	case ECNOff:
 		n.nodes[f.Node].unmarkedBy = f
@@ -97,15 +114,15 @@ func (n *Network) mend(f *failure) {
 	switch f.Kind {
 	case LinkDown:
 		for _, p := range n.ends(f.Link) {
-			p.downBy = nil
-			if p.sending != nil { // its beginning did not get through
-				p.sending.lostTo = f.number
+			p.fault.downBy = nil
+			if p.sending.size != 0 { // its beginning did not get through
+				p.fault.cutBy = f
 			}
 		}
 		n.reroute(f)
 	case Loss:
 		for _, p := range n.ends(f.Link) {
-			p.lossBy = nil
+			p.fault.lossBy = nil
 		}
 	case ECNOff:
 		n.nodes[f.Node].unmarkedBy = nil
@@ -114,48 +131,50 @@ func (n *Network) mend(f *failure) {
 
 // cut takes the cable away at which p is.
 func (n *Network) cut(p *Port, f *failure) {
-	p.downBy = f
-	if p.sending != nil {
-		p.sending.lostTo = f.number
+	p.fault.downBy = f
+	if p.sending.size != 0 {
+		p.fault.cutBy = f
 	}
-	for q := p.flight.first; q != nil; q = q.next {
-		q.lostTo = f.number
+	for p.flight.n > 0 {
+		e := p.flight.pop()
+		n.lose(p, &e, f)
 	}
-	for p.control.first != nil {
-		n.Release(p.control.pop())
-	}
+	p.control, p.urgent = queue{}, false
 	p.countPause(n.now)
 	p.paused = 0
 	n.ready(p.node)
-	for i := range p.ingress {
-		p.ingress[i].xoff = false
+	for i := range p.classes {
+		p.classes[i].xoff = false
 	}
 	n.transmit(p)
 }
 
 // loser returns the failure to which a frame is lost that p has sent, nil if it is not lost.
-func (n *Network) loser(p *Port, f *Frame) *failure {
-	switch {
-	case f.lostTo != 0:
-		return n.failures[f.lostTo-1]
-	case p.downBy != nil:
-		return p.downBy
-	case p.lossBy != nil && !f.Pause && n.chance.Float64() < p.lossBy.Probability:
-		return p.lossBy
+func (n *Network) loser(p *Port, e *entry) *failure {
+	c := p.fault
+	if c == nil {
+		return nil
 	}
-	return nil
+	if by := c.cutBy; by != nil {
+		c.cutBy = nil
+		return by
+	}
+	if c.downBy == nil && c.lossBy != nil && !e.is(flagPause) && n.chance.Float64() < c.lossBy.Probability {
+		return c.lossBy
+	}
+	return c.downBy
 }
 
 // lose drops a frame on the cable that begins at p.
-func (n *Network) lose(p *Port, f *Frame, to *failure) {
+func (n *Network) lose(p *Port, e *entry, to *failure) {
 	p.stats.Lost++
-	n.loseTo(f, to)
+	n.loseTo(e, to)
 }
 
-func (n *Network) loseTo(f *Frame, to *failure) {
+func (n *Network) loseTo(e *entry, to *failure) {
 	to.stats.Frames++
-	to.stats.Bytes += uint64(f.Size)
-	n.discard(f)
+	to.stats.Bytes += uint64(e.size)
+	n.discard(e)
 }
 
 // reroute finds the paths between switches again when f has begun or ended.

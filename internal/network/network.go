@@ -18,15 +18,18 @@ type Network struct {
 	nodes    []*node
 	nics     []*node
 	exits    []exit // by NIC
+	slab     []Port // all ports, in the order of the links of the topology
 	ports    []*Port
 
 	now     int64
 	events  *eventqueue.Queue
-	free    *Frame
+	free    []*Frame
 	readies []int
 	hops    uint64
 	resetAt int64
 	onDrop  func(*Frame)
+
+	pauseFrame Frame // of asFrame
 }
 
 // An exit is how frames reach a NIC.
@@ -35,24 +38,27 @@ type exit struct {
 	port *Port // of the switch
 }
 
-// A node is a switch or a NIC.
+// A node is a switch or a NIC. What each frame needs comes first.
 type node struct {
-	name  string
 	index int
 	nic   int // number of the NIC; -1: a switch
-	ports []*Port
+
+	// A NIC.
+	port          *Port
+	received      queue
+	receivedBytes int
+	isReady       bool
 
 	// A switch.
+	salt       uint32     // of the hash
 	used       int        // bytes of the shared buffer
 	next       [][]*Port  // by the index of a switch: the ports on the shortest paths to it
 	intact     [][]*Port  // next without failures
-	salt       uint32     // of the hash
 	cutBy      []*failure // by the index of a switch: why there is no path to it
 	unmarkedBy *failure   // why it does not mark
 
-	// A NIC.
-	received frameQueue
-	isReady  bool
+	name  string
+	ports []*Port
 }
 
 // The events of port i have the numbers 2i and 2i+1, and those of failures follow.
@@ -73,6 +79,7 @@ func New(t *Topology, seed uint64) (*Network, error) {
 		}
 		n.nodes = append(n.nodes, k)
 	}
+	n.slab = make([]Port, 0, 2*len(t.Links))
 	for _, l := range t.Links {
 		a, b := n.newPort(l, l.A, l.B), n.newPort(l, l.B, l.A)
 		a.peer, b.peer = b, a
@@ -95,9 +102,11 @@ func New(t *Topology, seed uint64) (*Network, error) {
 }
 
 func (n *Network) newPort(l Link, at, to int) *Port {
-	p := &Port{Name: n.nodes[at].name + ":" + n.nodes[to].name, Rate: l.Rate, delay: l.Delay, node: n.nodes[at], index: int32(len(n.ports))}
+	n.slab = append(n.slab, Port{Name: n.nodes[at].name + ":" + n.nodes[to].name, Rate: l.Rate, delay: l.Delay, node: n.nodes[at], index: int32(len(n.ports))})
+	p := &n.slab[len(n.slab)-1]
 	if p.node.nic >= 0 {
-		p.Name = p.node.name
+		p.Name, p.room = p.node.name, int32(max(sendQueue, int64(n.topology.NICBytes), n.topology.NICQueue*(p.Rate/8e6)/1000))
+		p.node.port = p
 	}
 	n.ports, p.node.ports = append(n.ports, p), append(p.node.ports, p)
 	return p
@@ -122,7 +131,7 @@ func (n *Network) findRoutes() {
 		for queue := []*node{to}; len(queue) > 0; queue = queue[1:] {
 			for _, p := range queue[0].ports {
 				from := p.peer.node
-				if from.nic >= 0 || p.downBy != nil {
+				if from.nic >= 0 || p.fault.isDown() {
 					continue
 				}
 				if distance[from.index] < 0 {
@@ -144,7 +153,7 @@ func (n *Network) NICs() int { return len(n.nics) }
 func (n *Network) NICName(nic int) string { return n.nics[nic].name }
 
 // NICPort returns the port of a NIC.
-func (n *Network) NICPort(nic int) *Port { return n.nics[nic].ports[0] }
+func (n *Network) NICPort(nic int) *Port { return n.nics[nic].port }
 
 // Ports returns all ports, in the order of the links of the topology.
 func (n *Network) Ports() []*Port { return n.ports }
@@ -166,29 +175,39 @@ func (n *Network) Hops() uint64 { return n.hops }
 
 // Queues of a NIC, in bytes.
 const (
-	sendQueue    = 32 << 10 // of what it sends, before it has no room, at least
+	sendQueue    = 16 << 10 // of what it sends of a priority, before it has no room, at least
+	refill       = 8 << 10  // room that a NIC waits for when it has found none
 	receiveQueue = 16 << 20 // of what has arrived; more is dropped
 )
 
 // Room reports whether the port of a NIC has room for a frame of a priority. If it has none, the
-// NIC will be among Ready when it may have.
+// NIC will be among Ready when it has room for several.
 func (n *Network) Room(nic int, priority uint8) bool {
-	p := n.nics[nic].ports[0]
-	room := n.hasRoom(p, int(priority))
-	p.refused = p.refused || !room
-	return room
+	p := n.nics[nic].port
+	if p.hasRoom(int(priority)) {
+		return true
+	}
+	p.refused |= 1 << priority
+	return false
 }
 
-func (n *Network) hasRoom(p *Port, priority int) bool {
-	return p.queues[priority].bytes < max(sendQueue, int(n.topology.NICQueue*(p.Rate/8e6)/1000))
+func (p *Port) hasRoom(priority int) bool { return p.classes[priority].bytes < int(p.room) }
+
+// endRefusal makes a NIC ready that was refused frames of a priority, when there is room for
+// several: as a MAC drains its FIFO and the NIC fills it in batches.
+func (n *Network) endRefusal(p *Port, priority uint8) {
+	if p.refused>>priority&1 != 0 && p.classes[priority].bytes <= int(p.room)-refill {
+		p.refused &^= 1 << priority
+		n.ready(p.node)
+	}
 }
 
 // Blocked returns the priorities, a bit for each, that are paused at the port of a NIC and have no
 // room. The NIC will be among Ready when the pause of one ends.
 func (n *Network) Blocked(nic int) (blocked uint8) {
-	p := n.nics[nic].ports[0]
+	p := n.nics[nic].port
 	for left := p.paused; left != 0; left &= left - 1 {
-		if i := bits.TrailingZeros8(left); !n.hasRoom(p, i) {
+		if i := bits.TrailingZeros8(left); !p.hasRoom(i) {
 			blocked |= 1 << i
 		}
 	}
@@ -200,20 +219,26 @@ func (n *Network) PFC() bool { return n.topology.Switch.PFC != nil }
 
 // Send takes a frame, for which there is Room, to the port of its source, at the time of the last
 // Advance.
-func (n *Network) Send(f *Frame) { n.enqueue(n.nics[f.Src].ports[0], f) }
+func (n *Network) Send(f *Frame) {
+	e := newEntry(f)
+	n.enqueue(n.nics[f.Src].port, &e)
+}
 
 // Receive returns the next frame that has arrived at a NIC, nil if there is none. The caller
 // releases it.
 func (n *Network) Receive(nic int) *Frame {
-	q := &n.nics[nic].received
-	if q.first == nil {
+	k := n.nics[nic]
+	if k.received.n == 0 {
 		return nil
 	}
-	return q.pop()
+	e := k.received.head()
+	k.received.drop()
+	k.receivedBytes -= int(e.size)
+	return n.asFrame(e)
 }
 
 // Pending reports whether Receive has a frame.
-func (n *Network) Pending(nic int) bool { return n.nics[nic].received.first != nil }
+func (n *Network) Pending(nic int) bool { return n.nics[nic].received.n > 0 }
 
 // Wake makes a NIC one of those of the next Ready.
 func (n *Network) Wake(nic int) { n.ready(n.nics[nic]) }
@@ -250,9 +275,9 @@ func (n *Network) Advance(until int64) {
 		case i >= len(n.ports):
 			n.change(n.failures[i-len(n.ports)], e%events == 0)
 		case e%events == sent:
-			n.sentFrame(n.ports[i])
+			n.sentFrame(&n.slab[i])
 		default:
-			n.deliver(n.ports[i])
+			n.deliver(&n.slab[i])
 		}
 	}
 	n.now = max(n.now, until)

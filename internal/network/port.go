@@ -6,47 +6,57 @@ import (
 	"softroce/packet"
 )
 
-// A Port is an end of a cable: the queues of what is sent, and what is known of what arrives.
-// Fields that each frame needs come first.
+// A Port is an end of a cable: the queues of what is sent, and what is known of what arrives. What
+// each frame needs is in the first three cache lines and that of its class.
 type Port struct {
-	node   *node
-	peer   *Port
-	index  int32
-	queued uint8 // a bit for each priority that has frames
-	paused uint8 // a bit for each priority that the peer has paused
-	Rate   int64 // b/s
-	delay  int64 // ns, of the cable
+	node    *node
+	peer    *Port
+	tap     func(now int64, sent bool, f *Frame)
+	fault   *fault // of the cable; nil: it never has one
+	Rate    int64  // b/s
+	delay   int64  // ns, of the cable
+	index   int32
+	room    int32 // of a NIC: how many bytes of a priority it queues before it has no room
+	queued  uint8 // a bit for each priority that has frames
+	paused  uint8 // a bit for each priority that the peer has paused
+	refused uint8 // a bit for each priority of which Room was false
+	urgent  bool  // control has frames
 
-	sending        *Frame
-	freeAt         int64      // when the last frame has been sent, rounded up to ns
-	early          int64      // by how many ps it was sent earlier
-	flight         frameQueue // frames that have left and not arrived
-	control        frameQueue // pause frames, which precede all others
-	downBy, lossBy *failure   // of the cable
-	tap            func(now int64, sent bool, f *Frame)
+	sending entry // of size 0: the port is idle
+	freeAt  int64 // when the last frame has been sent, rounded up to ns
+	early   int64 // by how many ps it was sent earlier
+	bytes   int   // in queues
+	peak    int   // the longest queue since Sample or Reset was called last
 
-	bytes   int       // in queues
-	peak    int       // the longest queue since Sample was called last
+	flight  queue     // frames that have left and not arrived
 	counted int64     // until when the mean queue is counted
 	area    float64   // queue times ns
-	refused bool      // Room was false
 	stats   PortStats // since the last Reset
 
-	queues  [packet.Priorities]frameQueue
-	ingress [packet.Priorities]ingress
-
-	turn    int // the weighted priority that is served
+	control queue // pause frames, which precede all others
+	turn    int   // the weighted priority that is served
 	deficit [packet.Priorities]int
+	before  int       // the longest queue from when Sample was called last to a Reset
 	since   int64     // since when some are paused, or when this was counted last
 	sampled PortStats // when Sample was called last; differences count
 
 	Name string // NODE:PEER, the name of a NIC for its only port
+
+	// The size of a Port is an odd number of cache lines, so that the same fields of all ports use
+	// all sets of a cache.
+	_ [40 + 64]byte
+
+	classes [packet.Priorities]class // by priority
 }
 
-// An ingress is what a switch holds of the frames of one priority that arrived at a port.
-type ingress struct {
-	bytes    int
-	headroom int  // how many of bytes are in the headroom, and not in the shared buffer
+// A class is what a port has of a priority, in a cache line.
+type class struct {
+	queue queue // of what the port is to send
+	bytes int   // in queue
+
+	// What the switch holds of the frames that arrived at the port.
+	held     int  // bytes
+	headroom int  // how many of them are in the headroom, and not in the shared buffer
 	xoff     bool // the peer has been paused
 }
 
@@ -66,29 +76,32 @@ type PortStats struct {
 
 // pick removes the frame to send next from its queue: a pause frame, then those of priorities
 // without a weight, the highest first, then those with weights, by deficit round robin.
-func (p *Port) pick(c *SwitchConfig) *Frame {
-	if p.control.first != nil {
-		return p.control.pop()
+func (p *Port) pick(c *SwitchConfig) (e entry, ok bool) {
+	if p.urgent {
+		e = p.control.pop()
+		p.urgent = p.control.n > 0
+		return e, true
 	}
 	weighted := false
 	for left := p.queued &^ p.paused; left != 0; {
 		i := bits.Len8(left) - 1
 		if c.Weights[i] == 0 {
-			return p.take(i)
+			return p.take(i), true
 		}
 		weighted = true
 		left &^= 1 << i
 	}
 	if !weighted {
-		return nil
+		return entry{}, false
 	}
 	for {
 		i := p.turn
-		if c.Weights[i] > 0 && p.sendable(i) && p.deficit[i] >= p.queues[i].first.Size {
-			p.deficit[i] -= p.queues[i].first.Size
-			return p.take(i)
+		if c.Weights[i] > 0 && p.sendable(i) && p.deficit[i] >= int(p.classes[i].queue.head().size) {
+			e = p.take(i)
+			p.deficit[i] -= int(e.size)
+			return e, true
 		}
-		if p.queues[i].first == nil {
+		if p.classes[i].queue.n == 0 {
 			p.deficit[i] = 0
 		}
 		p.turn = (i + 1) % packet.Priorities
@@ -105,14 +118,15 @@ func (p *Port) sendable(priority int) bool { return (p.queued&^p.paused)>>priori
 
 func (p *Port) isPaused(priority int) bool { return p.paused>>priority&1 != 0 }
 
-func (p *Port) take(priority int) *Frame {
-	q := &p.queues[priority]
-	f := q.pop()
-	p.bytes -= f.Size
-	if q.first == nil {
+func (p *Port) take(priority int) entry {
+	k := &p.classes[priority]
+	e := k.queue.pop()
+	k.bytes -= int(e.size)
+	p.bytes -= int(e.size)
+	if k.queue.n == 0 {
 		p.queued &^= 1 << priority
 	}
-	return f
+	return e
 }
 
 // account counts the length of the queues until now, before it changes.
@@ -123,20 +137,20 @@ func (p *Port) account(now int64) {
 
 // transmit starts to send a frame if the port is idle.
 func (n *Network) transmit(p *Port) {
-	if p.sending != nil {
+	if p.sending.size != 0 {
 		return
 	}
 	p.account(n.now)
-	f := p.pick(&n.topology.Switch)
-	if f == nil {
+	e, ok := p.pick(&n.topology.Switch)
+	if !ok {
 		return
 	}
-	n.mark(p, f)
-	p.sending = f
+	n.mark(p, &e)
+	p.sending = e
 	if p.freeAt < n.now { // the port was idle
 		p.freeAt, p.early = n.now, 0
 	}
-	d := int64(f.Size+overhead)*8*1e12/p.Rate - p.early // ps
+	d := int64(int(e.size)+overhead)*8*1e12/p.Rate - p.early // ps
 	ns := (d + 999) / 1000
 	p.freeAt, p.early = p.freeAt+ns, ns*1000-d
 	n.schedule(p.freeAt, p, sent)
@@ -144,88 +158,86 @@ func (n *Network) transmit(p *Port) {
 
 // sentFrame ends the transmission of a frame.
 func (n *Network) sentFrame(p *Port) {
-	f := p.sending
-	p.sending = nil
-	if p.downBy == nil && f.lostTo == 0 {
-		n.countSent(p, f)
+	e := &p.sending
+	if !p.fault.loses() {
+		n.countSent(p, e)
 	}
-	if f.arrived != nil {
-		n.leave(p.node, f)
+	if e.from != none {
+		n.leave(p.node, e)
 	}
-	if by := n.loser(p, f); by != nil {
-		n.lose(p, f, by)
+	if by := n.loser(p, e); by != nil {
+		n.lose(p, e, by)
 	} else {
-		f.arrives = n.now + p.delay
-		idle := p.flight.first == nil
-		p.flight.push(f)
-		if idle {
-			n.schedule(f.arrives, p, arrived)
+		e.arrives = n.now + p.delay
+		if p.flight.n == 0 {
+			n.schedule(e.arrives, p, arrived)
 		}
+		p.flight.push(e)
 	}
-	if p.refused {
-		p.refused = false
-		n.ready(p.node)
+	p.sending.size = 0
+	if p.refused != 0 {
+		n.endRefusal(p, e.priority)
 	}
 	n.transmit(p)
 }
 
-func (n *Network) countSent(p *Port, f *Frame) {
+func (n *Network) countSent(p *Port, e *entry) {
 	if p.tap != nil {
-		p.tap(n.now, true, f)
+		p.tap(n.now, true, n.asFrame(e))
 	}
-	if f.Pause {
-		p.stats.PausesSent += xoffs(f)
+	if e.is(flagPause) {
+		p.stats.PausesSent += xoffs(e)
 		return
 	}
 	p.stats.Frames++
-	p.stats.Bytes += uint64(f.Size)
+	p.stats.Bytes += uint64(e.size)
 	n.hops++
 }
 
-func xoffs(f *Frame) uint64 {
-	if f.XOff {
+func xoffs(e *entry) uint64 {
+	if e.is(flagXOff) {
 		return 1
 	}
 	return 0
 }
 
-// deliver takes the first frame off the cable that begins at p.
+// deliver takes the first frame off the cable that begins at p. There is none if the cable was
+// taken away.
 func (n *Network) deliver(p *Port) {
-	f := p.flight.pop()
-	if next := p.flight.first; next != nil {
-		n.schedule(next.arrives, p, arrived)
-	}
-	if f.lostTo != 0 {
-		n.lose(p, f, n.failures[f.lostTo-1])
+	if p.flight.n == 0 {
 		return
+	}
+	e := p.flight.pop()
+	if p.flight.n > 0 {
+		n.schedule(p.flight.head().arrives, p, arrived)
 	}
 	at := p.peer
 	if at.tap != nil {
-		at.tap(n.now, false, f)
+		at.tap(n.now, false, n.asFrame(&e))
 	}
-	switch {
-	case f.Pause:
-		n.pause(at, f)
-		n.Release(f)
-	case at.node.nic >= 0 && at.node.received.bytes > receiveQueue:
-		n.drop(at, f)
-	case at.node.nic >= 0:
-		at.node.received.push(f)
-		n.ready(at.node)
+	switch k := at.node; {
+	case e.is(flagPause):
+		n.pause(at, &e)
+	case k.nic < 0:
+		n.admit(at, &e)
+	case k.receivedBytes > receiveQueue:
+		n.drop(at, &e)
 	default:
-		n.admit(at, f)
+		k.received.push(&e)
+		k.receivedBytes += int(e.size)
+		n.ready(k)
 	}
 }
 
 // pause handles a pause frame that arrived at p.
-func (n *Network) pause(p *Port, f *Frame) {
-	if p.isPaused(int(f.Priority)) == f.XOff {
+func (n *Network) pause(p *Port, e *entry) {
+	if p.isPaused(int(e.priority)) == e.is(flagXOff) {
 		return
 	}
 	p.countPause(n.now)
-	p.paused ^= 1 << f.Priority
+	p.paused ^= 1 << e.priority
 	n.ready(p.node)
-	if f.XOff {
+	if e.is(flagXOff) {
 		p.stats.PausesReceived++
 		return
 	}
@@ -244,6 +256,7 @@ func (n *Network) Stats(p *Port) PortStats {
 	p.account(n.now)
 	p.countPause(n.now)
 	s := p.stats
+	s.MaxQueue = max(s.MaxQueue, p.peak)
 	if t := n.now - n.resetAt; t > 0 {
 		s.MeanQueue = p.area / float64(t)
 	}
@@ -255,7 +268,8 @@ func (n *Network) Reset() {
 	for _, p := range n.ports {
 		p.countPause(n.now)
 		p.sampled = p.sampled.minus(&p.stats)
-		p.stats, p.area, p.counted, p.since = PortStats{MaxQueue: p.bytes}, 0, n.now, n.now
+		p.stats, p.area, p.counted, p.since = PortStats{}, 0, n.now, n.now
+		p.before, p.peak = max(p.before, p.peak), p.bytes
 	}
 	n.resetAt = n.now
 }
@@ -271,8 +285,9 @@ type PortSample struct {
 func (n *Network) Sample(p *Port) PortSample {
 	p.countPause(n.now)
 	d := p.stats.minus(&p.sampled)
-	s := PortSample{Bytes: d.Bytes, Marked: d.Marked, Dropped: d.Dropped, Lost: d.Lost, Queue: p.peak, Paused: d.Paused}
-	p.sampled, p.peak = p.stats, p.bytes
+	s := PortSample{Bytes: d.Bytes, Marked: d.Marked, Dropped: d.Dropped, Lost: d.Lost, Queue: max(p.before, p.peak), Paused: d.Paused}
+	p.stats.MaxQueue = max(p.stats.MaxQueue, p.peak)
+	p.sampled, p.before, p.peak = p.stats, 0, p.bytes
 	return s
 }
 

@@ -47,101 +47,105 @@ func (e *ECN) chance(queue int, rate int64) float64 {
 }
 
 // admit puts a frame that arrived at a port of a switch in a queue, or drops it.
-func (n *Network) admit(in *Port, f *Frame) {
+func (n *Network) admit(in *Port, e *entry) {
 	c, s := &n.topology.Switch, in.node
-	out := n.route(s, f)
+	out := n.route(s, e)
 	if out == nil {
-		n.loseTo(f, s.cutBy[n.exits[f.Dst].at])
+		n.loseTo(e, s.cutBy[n.exits[e.dst].at])
 		return
 	}
-	q, g := &out.queues[f.Priority], &in.ingress[f.Priority]
-	lossless := c.PFC != nil && c.PFC.Priorities[f.Priority]
-	shared := s.used+f.Size <= c.Buffer
+	k, size := &in.classes[e.priority], int(e.size)
+	lossless := c.PFC != nil && c.PFC.Priorities[e.priority]
+	shared := s.used+size <= c.Buffer
 	switch {
-	case lossless && (g.xoff || !shared):
-		if g.headroom+f.Size > c.PFC.Headroom {
-			n.drop(out, f)
+	case lossless && (k.xoff || !shared):
+		if k.headroom+size > c.PFC.Headroom {
+			n.drop(out, e)
 			return
 		}
-		g.headroom += f.Size
-	case !shared, !lossless && q.bytes+f.Size > c.Queue:
-		n.drop(out, f)
+		k.headroom += size
+	case !shared, !lossless && out.classes[e.priority].bytes+size > c.Queue:
+		n.drop(out, e)
 		return
 	default:
-		s.used += f.Size
+		s.used += size
 	}
-	f.arrived = in
-	g.bytes += f.Size
-	if lossless && !g.xoff && (g.bytes > c.PFC.XOff || !shared) {
-		n.sendPause(in, f.Priority, true)
+	e.from = in.index
+	k.held += size
+	if lossless && !k.xoff && (k.held > c.PFC.XOff || !shared) {
+		n.sendPause(in, e.priority, true)
 	}
-	n.enqueue(out, f)
+	n.enqueue(out, e)
 }
 
-func (n *Network) drop(at *Port, f *Frame) {
+func (n *Network) drop(at *Port, e *entry) {
 	at.stats.Dropped++
-	n.discard(f)
+	n.discard(e)
 }
 
 // mark marks a frame that leaves a queue of a switch, in which the others are left.
-func (n *Network) mark(p *Port, f *Frame) {
-	e := n.topology.Switch.ECN
-	if e == nil || !f.ECT || f.CE || f.arrived == nil {
+func (n *Network) mark(p *Port, e *entry) {
+	c := n.topology.Switch.ECN
+	if c == nil || e.flags&(flagECT|flagCE) != flagECT || e.from == none {
 		return
 	}
-	chance := e.chance(p.queues[f.Priority].bytes+f.Size, p.Rate)
+	chance := c.chance(p.classes[e.priority].bytes+int(e.size), p.Rate)
 	if chance > 0 && (chance >= 1 || n.rnd.Float64() < chance) {
 		if by := p.node.unmarkedBy; by != nil {
 			by.stats.Unmarked++
 			return
 		}
-		f.CE = true
+		e.flags |= flagCE
 		p.stats.Marked++
 	}
 }
 
-func (n *Network) enqueue(out *Port, f *Frame) {
+func (n *Network) enqueue(out *Port, e *entry) {
 	out.account(n.now)
-	out.queues[f.Priority].push(f)
-	out.queued |= 1 << f.Priority
-	out.bytes += f.Size
-	out.stats.MaxQueue = max(out.stats.MaxQueue, out.bytes)
+	k := &out.classes[e.priority]
+	k.queue.push(e)
+	k.bytes += int(e.size)
+	out.queued |= 1 << e.priority
+	out.bytes += int(e.size)
 	out.peak = max(out.peak, out.bytes)
 	n.transmit(out)
 }
 
 // leave releases the room that a frame has occupied in a switch, that of the headroom first. A
 // pause ends when the headroom is empty: the next pause needs all of it again.
-func (n *Network) leave(s *node, f *Frame) {
-	in := f.arrived
-	g := &in.ingress[f.Priority]
-	headroom := min(f.Size, g.headroom)
-	g.headroom -= headroom
-	s.used -= f.Size - headroom
-	f.arrived = nil
-	g.bytes -= f.Size
-	if g.xoff && g.headroom == 0 && g.bytes <= n.topology.Switch.PFC.XOn {
-		n.sendPause(in, f.Priority, false)
+func (n *Network) leave(s *node, e *entry) {
+	in, size := &n.slab[e.from], int(e.size)
+	k := &in.classes[e.priority]
+	headroom := min(size, k.headroom)
+	k.headroom -= headroom
+	s.used -= size - headroom
+	e.from = none
+	k.held -= size
+	if k.xoff && k.headroom == 0 && k.held <= n.topology.Switch.PFC.XOn {
+		n.sendPause(in, e.priority, false)
 	}
 }
 
 // sendPause sends a pause frame. A pause lasts until it is ended: the model leaves out the frames
 // by which a switch prolongs it.
 func (n *Network) sendPause(p *Port, priority uint8, xoff bool) {
-	p.ingress[priority].xoff = xoff
-	f := n.Frame()
-	f.Size, f.Priority, f.Pause, f.XOff = pauseSize, priority, true, xoff
-	p.control.push(f)
+	p.classes[priority].xoff = xoff
+	e := entry{from: none, size: pauseSize, priority: priority, flags: flagPause}
+	if xoff {
+		e.flags |= flagXOff
+	}
+	p.control.push(&e)
+	p.urgent = true
 	n.transmit(p)
 }
 
 // route returns the port by which a frame leaves a switch, nil if failures have left no path.
-func (n *Network) route(s *node, f *Frame) *Port {
-	to := &n.exits[f.Dst]
+func (n *Network) route(s *node, e *entry) *Port {
+	to := &n.exits[e.dst]
 	if int(to.at) == s.index {
 		return to.port
 	}
-	return s.choose(s.next[to.at], f.Hash)
+	return s.choose(s.next[to.at], e.hash)
 }
 
 // choose returns one of the ports for a flow, nil if there is none.

@@ -12,9 +12,10 @@ type Topology struct {
 	Links  []Link
 	Switch SwitchConfig
 
-	// NICQueue is how long the port of a NIC may take to send what it queues, in ns, before it
-	// has no room. It queues 32 KiB in any case.
+	// NICQueue is how long the port of a NIC may take to send what it queues of a priority, in ns,
+	// before it has no room. It queues NICBytes in any case, or 16 KiB if those are fewer.
 	NICQueue int64
+	NICBytes int
 }
 
 // A Node is a switch or a NIC.
