@@ -115,8 +115,8 @@ func (s *congestionState) control(q *QP) {
 	q.t.SetController(c)
 }
 
-// mark handles the mark of the packet in d.buffers, if it has one, or the end of the interval between
-// two CNPs of q. Only a connection has a peer to which CNPs can be addressed.
+// mark handles the mark of the packet in d.buffers, if it has one, or the end of the interval
+// between two CNPs of q. Only a connection has a peer to which CNPs can be addressed.
 func (d *Device) mark(q *QP) {
 	if d.buffers.pkt.CE {
 		d.counters.RxECNMarked++

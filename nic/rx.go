@@ -159,8 +159,8 @@ func (d *Device) deliver(q *QP) {
 	}
 }
 
-// parse reads f into d.buffers.pkt. parse and lookUpQP check in the order of IBTA 9.6.1; the ICRC comes
-// last.
+// parse reads f into d.buffers.pkt. parse and lookUpQP check in the order of IBTA 9.6.1; the ICRC
+// comes last.
 func (d *Device) parse(f *wire.RxFrame) (transport.DropReason, bool) {
 	p := &d.buffers.pkt
 	n, err := p.Header.Parse(f.Head)

@@ -5,7 +5,8 @@
 //
 // A frame takes these steps, each but the first at every switch:
 //
-//  1. The NIC gives it to its port (Send) when the queue of the frame's priority has room (Room).
+//  1. The NIC gives it to its port (Send) when the queue of the frame's priority has room (Room). A
+//     NIC that has found none is Ready when there is room for several frames (endRefusal).
 //  2. It arrives at a switch, which chooses one of the ports on the shortest paths to the
 //     destination by the frame's hash (route).
 //  3. The switch has room for it in its shared buffer or, for a priority with PFC, in the headroom
