@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/binary"
+	mathrand "math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -13,6 +14,10 @@ import (
 	"softroce/transport"
 	"softroce/wire"
 )
+
+// engineStream is the stream of random numbers of an engine, beside those of its devices, whose
+// streams have their indexes.
+const engineStream = 1 << 32
 
 // EngineConfig configures an engine.
 type EngineConfig struct {
@@ -100,8 +105,9 @@ type Engine struct {
 
 	config     EngineConfig
 	seed       uint64
-	ended      bool // Run has returned or Close was called
-	kept       int  // bytes of the frames that are kept for holds
+	random     *mathrand.Rand // from seed
+	ended      bool           // Run has returned or Close was called
+	kept       int            // bytes of the frames that are kept for holds
 	keptFrames keptFrames
 	slow       map[uint32]*slowUser // by user ID
 	watchdog   watchdog
@@ -153,6 +159,7 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 		}
 		e.seed = binary.LittleEndian.Uint64(b[:])
 	}
+	e.random = mathrand.New(mathrand.NewPCG(e.seed, engineStream))
 	e.devices = e.one[:0]
 	e.failed, e.atomicDone = e.writeFailed, atomicDone
 	e.io.Runner, e.slow = e.runBatch, map[uint32]*slowUser{}

@@ -13,7 +13,7 @@ import (
 func (d *Device) env(q *QP) *transport.Env {
 	b := d.buffers
 	if b.envOf != d {
-		b.envOf, b.env.Mem, b.env.Table, b.env.Sink = d, d.engine.io, d.table, d
+		b.envOf, b.env.Mem, b.env.Table, b.env.Sink, b.env.Rand = d, d.engine.io, d.table, d, d.engine.random
 	}
 	b.env.Now = d.engine.timerNow()
 	q.recv.left = recvBudget

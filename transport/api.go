@@ -2,6 +2,7 @@ package transport
 
 import (
 	"errors"
+	"math/rand/v2"
 
 	"softroce/internal/ib"
 	"softroce/mrtable"
@@ -14,6 +15,7 @@ type Env struct {
 	Mem   *mrtable.IO
 	Table *mrtable.Table
 	Sink  Sink
+	Rand  *rand.Rand // for timeouts of different lengths; nil: they have equal lengths
 
 	hdr   packet.Header // of the packet being built
 	wc    Completion    // argument of Sink.Complete

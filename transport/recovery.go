@@ -12,6 +12,7 @@ type recovery struct {
 	deadline   int64  // when the local ACK timeout expires; 0: stopped
 	began      int64  // when the local ACK timeout began; 0: it does not run
 	timeouts   uint8  // consecutive timeouts
+	shorten    uint32 // random: part of half of a doubled timeout by which it is shorter, in 2^-32
 	answered   uint32 // tailIndex of the send queue when the peer last replied
 	rnrUntil   int64  // end of the wait after an RNR NAK; 0: not waiting
 	retries    uint8  // transport retries left
@@ -55,6 +56,10 @@ func (r *recovery) stopTimer() { r.deadline, r.began = 0, 0 }
 // the oldest work request was posted. A peer that never did is given up after retry_cnt + 1 times
 // the timeout.
 //
+// A doubled timeout is shorter by a random part of up to half of it. Senders whose packets were
+// lost to the same full queue have timeouts that begin together. With equal ones their bursts would
+// meet there again, in the same order, and those of the last senders would be lost each time.
+//
 // A NAK may be lost, or a retransmission: the responder sends no second NAK, and the requester
 // ignores further gaps. So once it has recovered from a loss, and as long as the window is small
 // because of losses, the requester first retransmits early, after times that double and that begin
@@ -74,6 +79,9 @@ func (q *QP) armTimer(now int64) {
 	wait := ib.ACKTimeout(max(q.attr.Timeout, minTimeout))
 	if int32(r.answered-q.sq.headIndex) > 0 {
 		wait <<= r.timeouts
+		if r.timeouts > 0 {
+			wait -= int64(r.shorten) * (wait >> 1 >> 16) >> 16
+		}
 	}
 	if r.began == 0 {
 		r.began = now
@@ -244,6 +252,9 @@ func (q *QP) Expire(e *Env) {
 	q.cfg.Counters.LocalACKTimeout++
 	q.counters.Timeouts++
 	r.timeouts = min(r.timeouts+1, maxBackoff)
+	if e.Rand != nil {
+		r.shorten = e.Rand.Uint32()
+	}
 	if !q.useRetry(e) {
 		return
 	}
