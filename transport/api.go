@@ -15,7 +15,7 @@ type Env struct {
 	Mem   *mrtable.IO
 	Table *mrtable.Table
 	Sink  Sink
-	Rand  *rand.Rand // for timeouts of different lengths; nil: they have equal lengths
+	Rand  *rand.Rand // shortens doubled local ACK timeouts; nil: they are not shortened
 
 	hdr   packet.Header // of the packet being built
 	wc    Completion    // argument of Sink.Complete

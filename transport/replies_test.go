@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -166,6 +167,59 @@ func TestTimeoutDoublesForPeerThatHasReplied(t *testing.T) {
 		}
 		a.env.Now = d
 		a.qp.Expire(&a.env)
+	}
+}
+
+// A doubled timeout is shorter by a random part of up to half of it. So it is never below the
+// timeout that was set, nor above the doubled one, and equal random numbers give equal timeouts.
+// One that is not doubled has its exact length.
+func TestDoubledTimeoutIsShortenedAtRandom(t *testing.T) {
+	waits := func(code uint8, seed uint64, replied bool) (l [5]int64) {
+		o := defaults
+		o.timeout = code
+		a, _ := connect(t, o)
+		a.env.Rand = rand.New(rand.NewPCG(seed, 0))
+		a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 2000)})
+		a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
+		a.qp.Transmit(&a.env)
+		if replied {
+			a.reply(packet.Acknowledge, o.psn, packet.SyndromeACK, 0, 0)
+		}
+		for i := range l {
+			if i == 4 { // a reply ends the doubling
+				a.reply(packet.Acknowledge, packet.PSNAdd(o.psn, 1), packet.SyndromeACK, 1, 0)
+			}
+			a.qp.Transmit(&a.env)
+			d := a.qp.NextDeadline()
+			l[i], a.env.Now = d-a.env.Now, d
+			a.qp.Expire(&a.env)
+		}
+		return l
+	}
+	for _, code := range []uint8{1, minTimeout, defaults.timeout, 31} {
+		timeout := ib.ACKTimeout(max(code, minTimeout))
+		if got, want := waits(code, 1, false), [5]int64{timeout, timeout, timeout, timeout, timeout}; got != want {
+			t.Errorf("code %d, no reply: timeouts after %d ns, want %d", code, got, want)
+		}
+		shortest, longest := [5]float64{1, 1, 1, 1, 1}, [5]float64{} // in doubled timeouts
+		for seed := range uint64(50) {
+			l := waits(code, seed, true)
+			if again := waits(code, seed, true); again != l {
+				t.Errorf("code %d, seed %d: timeouts after %d and %d ns", code, seed, l, again)
+			}
+			for i, doubled := range [5]int64{timeout, 2 * timeout, 4 * timeout, 4 * timeout, timeout} {
+				if least := max(timeout, doubled/2); l[i] < least || l[i] > doubled {
+					t.Errorf("code %d, seed %d: timeout %d after %d ns, want %d to %d", code, seed, i, l[i], least, doubled)
+				}
+				part := float64(l[i]) / float64(doubled)
+				shortest[i], longest[i] = min(shortest[i], part), max(longest[i], part)
+			}
+		}
+		for i := 1; i < 4; i++ {
+			if shortest[i] > 0.55 || longest[i] < 0.95 {
+				t.Errorf("code %d: timeout %d is %.2f to %.2f times the doubled one", code, i, shortest[i], longest[i])
+			}
+		}
 	}
 }
 
