@@ -45,6 +45,39 @@ func TestCableThatIsDownLosesFrames(t *testing.T) {
 	}
 }
 
+// What is in a cable when it goes down is lost at once, and a frame that is sent when it is back
+// takes the whole time of the cable.
+func TestCableThatIsBackHasItsDelay(t *testing.T) {
+	topology := star(2, nil)
+	topology.Links[0].Delay = 10_000
+	n := build(t, topology)
+	n.Fail(Failure{Kind: LinkDown, Link: 0, Start: 5500, End: 5600})
+	for range 6 {
+		n.send(0, 1, 0)
+	}
+	n.Advance(5500)
+	if n.lost() != 4 {
+		t.Errorf("%d frames lost, want 4", n.lost())
+	}
+	// The fifth is being sent meanwhile. The sixth leaves at 7000, and the switch at 18000.
+	got, last := n.drain(1)
+	if want := int64(7000 + 10_000 + 1000 + 1000); len(got) != 1 || last != want || n.lost() != 5 {
+		t.Errorf("%d frames arrived, the last at %d ns, want 1 at %d; %d lost", len(got), last, want, n.lost())
+	}
+}
+
+// A cable that loses all frames for some time loses those that leave a port in that time.
+func TestLossHasBeginningAndEnd(t *testing.T) {
+	n := build(t, star(2, nil))
+	n.Fail(Failure{Kind: Loss, Link: 0, Probability: 1, Start: 5500, End: 8500})
+	for range 12 {
+		n.send(0, 1, 0)
+	}
+	if got := n.settle(); got != 12-3 || n.lost() != 3 {
+		t.Errorf("%d of 12 frames arrived, %d lost", got, n.lost())
+	}
+}
+
 // While a cable to a spine is down, flows take the other spines. What is on the way to it is lost.
 func TestPathsAvoidCableThatIsDown(t *testing.T) {
 	n := build(t, leafSpine())

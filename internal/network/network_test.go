@@ -1,6 +1,7 @@
 package network
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"unsafe"
@@ -89,7 +90,8 @@ func TestPortKeepsItsRateForYears(t *testing.T) {
 	}
 }
 
-// The port of a NIC refuses what it has no room for, and says when it has room for several frames.
+// The port of a NIC refuses what it has no room for, and says once when it has room for several
+// frames.
 func TestNICPortRefuses(t *testing.T) {
 	n := build(t, star(2, nil))
 	taken := 0
@@ -104,17 +106,41 @@ func TestNICPortRefuses(t *testing.T) {
 	if ready != nil {
 		t.Errorf("ready %v at once", ready)
 	}
-	p := n.NICPort(0)
-	for p.Queue() > sendQueue-refill {
-		if n.Ready(func(nic int) { ready = append(ready, nic) }); slices.Contains(ready, 0) {
-			t.Fatalf("ready with a queue of %d bytes", p.Queue())
+	for p := n.NICPort(0); !slices.Contains(ready, 0); {
+		before := p.Queue()
+		n.Advance(n.Next())
+		n.Ready(func(nic int) { ready = append(ready, nic) })
+		if isReady := slices.Contains(ready, 0); isReady != (before <= sendQueue-refill) {
+			t.Fatalf("ready: %v, with a queue of %d bytes", isReady, before)
 		}
+	}
+	if !n.send(0, 1, 0) {
+		t.Error("no room")
+	}
+	for ready = nil; n.Next() != 0; n.Ready(func(nic int) { ready = append(ready, nic) }) {
 		n.Advance(n.Next())
 	}
-	n.Advance(n.Next() + 1000)
-	n.Ready(func(nic int) { ready = append(ready, nic) })
-	if !slices.Contains(ready, 0) || !n.send(0, 1, 0) {
-		t.Errorf("ready %v", ready)
+	if slices.Contains(ready, 0) {
+		t.Error("ready again")
+	}
+}
+
+// A NIC that was refused frames of two priorities is ready for each of them.
+func TestNICPortRefusesEachPriority(t *testing.T) {
+	n := build(t, star(2, nil))
+	for n.send(0, 1, 0) || n.send(0, 1, 1) {
+	}
+	var rooms []string
+	for n.Next() != 0 {
+		n.Advance(n.Next())
+		n.Ready(func(nic int) {
+			if nic == 0 {
+				rooms = append(rooms, fmt.Sprint(n.Room(0, 0), n.Room(0, 1)))
+			}
+		})
+	}
+	if want := []string{"false true", "true true"}; !slices.Equal(rooms, want) {
+		t.Errorf("ready with room for %q, want %q", rooms, want)
 	}
 }
 
