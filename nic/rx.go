@@ -28,7 +28,7 @@ type FrameBuffers struct {
 	pkt   transport.RxPacket
 
 	env    transport.Env
-	envOf  *Device       // that uses env
+	envOf  *Device       // whose environment env is
 	header packet.Header // of a CNP
 }
 

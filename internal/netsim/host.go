@@ -24,8 +24,8 @@ type host struct {
 	mr     *nic.MR
 
 	stepped   int64                  // when it was stepped last
-	quiet     bool                   // the step after that has nothing to do and is left out; others do before
-	due       int64                  // this time; 0: never
+	quiet     bool                   // the next step would have nothing to do, and is left out
+	due       int64                  // when a quiet host has something to do if nothing wakes it before; 0: never
 	killed    error                  // why the engine has closed the context
 	completed bool                   // there are completions to poll
 	conns     map[uint32]*connection // by number of the queue pair

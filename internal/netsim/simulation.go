@@ -393,8 +393,8 @@ func (h *host) step() error {
 	return h.poll()
 }
 
-// leaveOut is called when a quiet host has something to do. If the step with nothing to do would
-// have been before, only its time is taken. Otherwise it becomes one that has something to do.
+// leaveOut ends the quiet of a host, which has something to do now. The engine only notes the time
+// of a step that was left out. One whose time has not come is not left out.
 func (h *host) leaveOut() {
 	if !h.quiet {
 		return

@@ -33,7 +33,7 @@ type failure struct {
 	stats  FailureStats
 }
 
-// A fault is what failures do to the cable at a port. Its methods may be called of nil.
+// A fault is what failures do to the cable at a port. A nil fault does nothing.
 type fault struct {
 	downBy, lossBy *failure
 	cutBy          *failure // the cable was down while the port was sending what it is sending

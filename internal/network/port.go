@@ -44,7 +44,7 @@ type Port struct {
 
 	// The size of a Port is an odd number of cache lines, so that the same fields of all ports use
 	// all sets of a cache.
-	_ [40 + 64]byte
+	_ [40 + 64]byte // the rest of a line, and another one
 
 	classes [packet.Priorities]class // by priority
 }
