@@ -192,8 +192,12 @@ func (f *xdpFilter) program(sockets *ebpf.Map, slices int) *ebpf.ProgramSpec {
 		asm.Return(),
 	)
 	if slices > 1 {
-		code = append(code, steer("IPv4", filterIP+ipv4Len+udpLen)...)
-		code = append(code, steer("IPv6", filterIP+ipv6Len+udpLen)...)
+		if len(f.v4) > 0 { // the kernel refuses code that nothing jumps to
+			code = append(code, steer("IPv4", filterIP+ipv4Len+udpLen)...)
+		}
+		if len(f.v6) > 0 {
+			code = append(code, steer("IPv6", filterIP+ipv6Len+udpLen)...)
+		}
 		code = append(code, steer("RoCE v1", filterIP+ipv6Len)...)
 		code = append(code,
 			asm.HostTo(asm.BE, asm.R6, asm.Word).WithSymbol("queue pair"),

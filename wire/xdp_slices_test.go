@@ -109,3 +109,29 @@ func TestXDPSlicesFollowTheInterface(t *testing.T) {
 		})
 	}
 }
+
+// The kernel takes the program whatever addresses and VLANs the interface has.
+func TestKernelTakesXDPProgramOfAnyFilter(t *testing.T) {
+	for _, slices := range []int{1, 2} {
+		l := newVethPair(t)
+		port := l.a.slices("xdp", slices)[0].(*XDPLink).last
+		for has := range 8 {
+			var f xdpFilter
+			if has&1 != 0 {
+				f.v4 = [][4]byte{{192, 0, 2, 1}, {192, 0, 2, 2}}
+			}
+			if has&2 != 0 {
+				f.v6 = [][16]byte{{0x20, 1, 0xd, 0xb8, 15: 1}, {0x20, 1, 0xd, 0xb8, 15: 2}}
+			}
+			if has&4 != 0 {
+				f.vlans = []uint16{7, 8}
+			}
+			program, err := port.load(&f)
+			if err != nil {
+				t.Errorf("%d slices, IPv4 %v, IPv6 %v, VLANs %v: %v", slices, f.v4, f.v6, f.vlans, err)
+				continue
+			}
+			program.Close()
+		}
+	}
+}
