@@ -15,10 +15,6 @@ import (
 // ErrRunning is returned by Run if the engine is running, is Stepped or was closed.
 var ErrRunning = errors.New("engine is running, is stepped or was closed")
 
-// minIdleSteps is how many idle steps precede a sleep even if spinning is disabled: released memory
-// is reused after two epochs.
-const minIdleSteps = 3
-
 // Run steps the engine until ctx ends. It spins while there is work and for EngineConfig.Spin
 // longer, then sleeps until a link, a client, a deadline or another goroutine needs it. The engine
 // has an OS thread to itself. Before it returns, every context gets a device-fatal event; the
@@ -78,7 +74,7 @@ func (e *Engine) drive(ctx context.Context, done chan struct{}, begin func()) {
 // loop reads the clock once per step. The time of a step that found work counts as busy. It leaves
 // the gate without a deferred call, which a thread that lost the engine in a step would run too.
 func (e *Engine) loop(ctx context.Context) {
-	idleSince, idleSteps := int64(0), 0
+	idleSince := int64(0)
 	now := e.config.Clock()
 	for ctx.Err() == nil && e.gate.enter() {
 		next, busy := e.Step(now)
@@ -87,12 +83,11 @@ func (e *Engine) loop(ctx context.Context) {
 		if busy {
 			e.busy.Add(now - then)
 			e.adaptStep(now - then)
-			idleSince, idleSteps = now, 0
+			idleSince = now
 			continue
 		}
 		e.idle.Add(now - then)
 		e.spin.noteIdleStep(now, now-then)
-		idleSteps++
 		switch {
 		case next != 0 && next <= now:
 		case e.spin.keepSpinning(now, idleSince) || e.spin.untilDeadline(now, next):
@@ -107,11 +102,10 @@ func (e *Engine) loop(ctx context.Context) {
 				e.idle.Add(now - then)
 				e.lender.noteLent(now, now-then)
 			}
-		case idleSteps < minIdleSteps:
 		default:
 			now, busy = e.sleep(ctx, now)
 			if busy {
-				idleSince, idleSteps = now, 0
+				idleSince = now
 			}
 		}
 	}
@@ -120,7 +114,8 @@ func (e *Engine) loop(ctx context.Context) {
 
 // sleep waits for an event. The step after setAsleep finds what happened before it; what happens
 // later makes a descriptor ready. busy means that this step found work, and that the engine did not
-// sleep.
+// sleep. Otherwise this step and the idle one before it are two epochs, so the memory of all
+// regions that were deregistered is closed.
 func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) {
 	e.setAsleep(1)
 	// A deferred call would clear the flag of the thread that takes the engine over in this step.

@@ -12,6 +12,7 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/ib"
+	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/nic/nictest"
 	"softroce/transport"
@@ -123,6 +124,38 @@ func TestDoorbellWakesEngine(t *testing.T) {
 			})
 		}
 	}
+}
+
+// An engine that may not spin takes the steps after which deregistered memory is closed, and then
+// sleeps.
+func TestEngineClosesDeregisteredMemoryBeforeItSleeps(t *testing.T) {
+	l := newRunningPair(t, 1, -1)
+	l.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: l.b.mr.RKey(), SGEs: l.a.sge(0, 64)})
+	l.wait(t, l.a.client) // the engine uses memory of both tables
+	for range 100 {
+		closed := make(chan struct{})
+		l.ea.Do(func() {
+			mr, err := l.b.Context.RegMR(l.b.pd, signalingMemory{mrtable.HeapMemory(make([]byte, 8)), closed}, 0, 8, allow)
+			check(t, err)
+			check(t, l.b.Context.DeregMR(mr))
+		})
+		select {
+		case <-closed:
+		case <-time.After(10 * time.Second):
+			t.Fatal("the memory was not closed within 10 s")
+		}
+	}
+}
+
+// signalingMemory closes a channel when it is closed.
+type signalingMemory struct {
+	mrtable.Memory
+	closed chan struct{}
+}
+
+func (m signalingMemory) Close() error {
+	close(m.closed)
+	return m.Memory.Close()
 }
 
 // An engine that keeps its P when it sleeps does not delay what stops all goroutines, and wakes for
