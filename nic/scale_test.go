@@ -154,9 +154,12 @@ func BenchmarkIdleStep(b *testing.B) {
 // BenchmarkRoundRobin writes 4 KiB over n queue pairs in turn, with a number of work requests
 // outstanding on all of them together, or on each.
 func BenchmarkRoundRobin(b *testing.B) {
-	for _, each := range []bool{false, true} {
+	for _, c := range []struct {
+		depth int
+		each  bool
+	}{{64, false}, {64, true}, {1, true}} {
 		for _, n := range []int{1, 1000, 8000} {
-			b.Run(fmt.Sprintf("each=%v/%d", each, n), func(b *testing.B) { roundRobin(b, n, 64, each) })
+			b.Run(fmt.Sprintf("depth=%d/each=%v/%d", c.depth, c.each, n), func(b *testing.B) { roundRobin(b, n, c.depth, c.each) })
 		}
 	}
 }
