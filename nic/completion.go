@@ -35,6 +35,10 @@ type completions struct {
 	overrun  []*CQ // CQs that had no room
 }
 
+func (p *completions) empty() bool {
+	return len(p.staged) == 0 && len(p.deferred) == 0 && len(p.faults) == 0 && len(p.overrun) == 0
+}
+
 // A deferred completion waits for the writes that were queued before it, and for a revocation.
 type deferred struct {
 	q          *QP
@@ -55,6 +59,7 @@ type writeFault struct {
 func (e *Engine) complete(q *QP, cq *CQ, c *transport.Completion) {
 	if p := &e.completions; len(p.deferred) > 0 || e.io.HasPending() || q.held() || cq.holdOf(q.device) != nil ||
 		c.Opcode == ib.WCBindMW && !q.revocation.done() {
+		e.completing = true
 		p.deferred = append(p.deferred, deferred{q, q.generation, cq, q.revocation, false, *c})
 		return
 	}
@@ -79,6 +84,9 @@ func (e *Engine) settle() {
 	if e.io.HasOutcomes() {
 		e.io.Results(e.atomicDone)
 		e.io.Failed(e.failed)
+	}
+	if !e.completing {
+		return
 	}
 	e.stageDeferred()
 	for p := &e.completions; len(p.overrun) > 0; {
@@ -116,6 +124,7 @@ func (e *Engine) writeFailed(tag any, _ error) {
 		d := &p.deferred[i]
 		reported = reported || d.q == q && !d.written && d.reportsData(by)
 	}
+	e.completing = true
 	p.faults = append(p.faults, writeFault{by: by})
 	q.t.MemoryFault(q.device.env(q), by, reported)
 	q.stateChanged()
@@ -217,6 +226,9 @@ func (f *writeFault) apply(d *deferred) {
 // memory (QP.releasesMemory) waits for the end of the step (last): then the link has the frames, or
 // txState.copyWaiting has copied their payload.
 func (e *Engine) publish(last bool) {
+	if !e.completing {
+		return
+	}
 	for _, q := range e.completions.staged {
 		if !q.afterSend || last {
 			q.publish(e)
@@ -229,10 +241,14 @@ func (e *Engine) publish(last bool) {
 // what it received has left. It also finds what its other CQs got in the same step. Programs with
 // two CQs on one channel rely on a send's completion being there before that of the reply.
 func (e *Engine) notify() {
+	if !e.completing {
+		return
+	}
 	p := &e.completions
 	for _, q := range p.staged {
 		q.notify()
 	}
 	clear(p.staged)
 	p.staged = p.staged[:0]
+	e.completing = !p.empty()
 }

@@ -218,6 +218,7 @@ func (q *CQ) write(e *Engine, qp *QP, c *transport.Completion) {
 	q.solicited = q.solicited || c.Solicited || c.Status != ib.WCSuccess
 	if !q.listed {
 		q.listed = true
+		e.completing = true
 		e.completions.staged = append(e.completions.staged, q)
 	}
 }
@@ -255,6 +256,7 @@ func (q *CQ) hasRoom(e *Engine) bool {
 func (q *CQ) lose(e *Engine) {
 	if !q.overrun {
 		q.overrun = true
+		e.completing = true
 		e.completions.overrun = append(e.completions.overrun, q)
 	}
 }

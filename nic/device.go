@@ -49,23 +49,25 @@ type Device struct {
 
 	// What each step uses comes first. So it takes few cache lines, of which a simulation of a
 	// thousand NICs needs those of each.
-	engine    *Engine
-	link      wire.Link
-	buffers   *FrameBuffers
-	timers    timerHeap
+	engine  *Engine
+	link    wire.Link
+	buffers *FrameBuffers
+	timers  timerHeap
+
+	congestion congestionState
+
 	number    int   // of the slice
 	drainedAt int64 // when the last step that emptied the link began, on the clock of the timers
 	recent    recentQPs
 	linkError error // the last error of Send or Receive
-
-	tx         txState
-	congestion congestionState
-	kept       []*keptFrame // for queue pairs that are held, in order
-	gsi        gsi          // of slice 0
-	counters   transport.Counters
-
-	keptSpare []*keptFrame // storage of the next list
 	badPKeys  uint32
+
+	tx       txState
+	counters transport.Counters
+
+	gsi       gsi          // of slice 0
+	kept      []*keptFrame // for queue pairs that are held, in order
+	keptSpare []*keptFrame // storage of the next list
 }
 
 // A whole is what the slices of a NIC have in common. Control operations change it, which exclude

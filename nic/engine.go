@@ -70,32 +70,34 @@ const (
 
 // An Engine drives its devices. The package comment says which methods may be called from where.
 type Engine struct {
-	// What each step uses comes first, as in Device.
+	// What each step uses comes first, as in Device: three cache lines.
 	devices []*Device
-	one     [1]*Device // storage of devices, for one
 	io      *mrtable.IO
 	now     int64 // time of the current step, or else of the last one
 	due     int64 // the latest time of the next step, as the last one returned it; 0: none
 	stalled int64 // total time that the timers do not count
 
-	budget    int      // bytes that the current step may still transmit
-	stepLimit int      // bytes that a step may transmit, and receive on each device
-	last      *Context // the one that transmitted last, nil if it is closed
-	first     int      // index of the device that transmits first in the current step
-	waiting   int      // turns, of all devices, that wait for reads of memory
-	wall      wallclock
+	steps      atomic.Uint64  // any goroutine may read it
+	budget     int            // bytes that the current step may still transmit
+	stepLimit  int            // bytes that a step may transmit, and receive on each device
+	last       *Context       // the one that transmitted last, nil if it is closed
+	first      int            // index of the device that transmits first in the current step
+	waiting    int            // turns, of all devices, that wait for reads of memory
+	random     *mathrand.Rand // from seed
+	continues  bool           // the last step wanted this one at once
+	released   bool           // the next step delivers kept frames
+	resumable  bool           // another thread may take the engine over now
+	stepped    bool           // config.Stepped
+	unusual    bool           // the fields of unusual may have elements
+	completing bool           // those of completions may have
 
-	steps       atomic.Uint64 // any goroutine may read it
-	continues   bool          // the last step wanted this one at once
-	released    bool          // the next step delivers kept frames
-	resumable   bool          // another thread may take the engine over now
-	stepped     bool          // config.Stepped
-	unusual     bool          // the fields of unusual may have elements
-	posted      []func()      // by other goroutines, to run in this step
+	wall   wallclock
+	posted []func()       // by other goroutines, to run in this step
+	pool   transport.Pool // of the queue pairs of all devices
+
 	completions completions
-	pool        transport.Pool // of the queue pairs of all devices
 	mail        mailbox
-
+	one         [1]*Device // storage of devices, for one
 	unusualState
 	sharedAt   int64                    // when the client that transmits changed last, or 0
 	group      *Group                   // nil: it drives whole NICs only
@@ -105,9 +107,8 @@ type Engine struct {
 
 	config     EngineConfig
 	seed       uint64
-	random     *mathrand.Rand // from seed
-	ended      bool           // Run has returned or Close was called
-	kept       int            // bytes of the frames that are kept for holds
+	ended      bool // Run has returned or Close was called
+	kept       int  // bytes of the frames that are kept for holds
 	keptFrames keptFrames
 	slow       map[uint32]*slowUser // by user ID
 	watchdog   watchdog
@@ -411,7 +412,7 @@ func (e *Engine) nextDeadline(busy bool) int64 {
 // Idle reports whether the next step finds nothing to do unless frames arrive or a client needs it
 // before, and if so when it is due, 0 for never. Only a Stepped engine may be asked.
 func (e *Engine) Idle() (due int64, idle bool) {
-	if e.unusual || e.waiting > 0 {
+	if e.unusual || e.released || e.waiting > 0 {
 		return 0, false
 	}
 	for _, d := range e.devices {
@@ -427,7 +428,7 @@ func (e *Engine) Idle() (due int64, idle bool) {
 func (d *Device) working() bool {
 	t, s := &d.tx, &d.congestion
 	return !t.empty() || t.backlogged != 0 || !t.clients.empty() || !t.due.empty() || !s.due.empty() || !s.sent.empty() ||
-		len(d.kept) > 0 || len(d.gsi.queue) > 0 || d.opened() || d.link.NextDeadline() != 0
+		t.mads || d.opened() || d.link.NextDeadline() != 0
 }
 
 // Skip notes a step that was left out because the NIC was Idle. due is what Idle has returned.

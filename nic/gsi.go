@@ -49,7 +49,7 @@ func (d *Device) SendMAD(m *MAD) {
 		if m.Path.SrcPort = d.link.Capabilities().SrcPort; m.Path.SrcPort == 0 {
 			m.Path.SrcPort = datagramPort(ib.GSIQPN)
 		}
-		d.gsi.queue = append(d.gsi.queue, m)
+		d.gsi.queue, d.tx.mads = append(d.gsi.queue, m), true
 	})
 }
 
@@ -103,7 +103,7 @@ func (d *Device) madPKey(partition uint16) uint16 {
 // fillMADs moves waiting datagrams to free frames.
 func (d *Device) fillMADs() {
 	g, t := &d.gsi, &d.tx
-	if len(g.queue) == 0 {
+	if !t.mads {
 		return
 	}
 	kept := g.queue[:0]
@@ -120,7 +120,7 @@ func (d *Device) fillMADs() {
 		d.counters.TxOpcode[udSendOnly]++
 	}
 	clear(g.queue[len(kept):])
-	g.queue = kept
+	g.queue, t.mads = kept, len(kept) > 0
 }
 
 // QPOwner returns the user ID of a queue pair's client. Call it on the engine.

@@ -101,6 +101,7 @@ func (e *Engine) release(h *hold) {
 	e.io.Settle(h.batch)
 	h.part.hold = nil
 	e.completions.deferred = append(h.deferred, e.completions.deferred...)
+	e.completing = e.completing || len(e.completions.deferred) > 0
 	e.holds = remove(e.holds, h)
 	for _, f := range h.after {
 		f()

@@ -26,12 +26,8 @@ import (
 
 // A pauseState is what a device keeps of the pauses of its link.
 type pauseState struct {
-	aside      fifo[QP]
-	backlogs   []frameBatch // by priority; nil without PFC
-	pfc        bool         // the link has PFC
-	paused     uint8        // the priorities, a bit for each, that are paused
-	backlogged uint8        // the priorities whose backlogs have frames
-	closed     uint8        // the priorities that get no transmit slots
+	aside    fifo[QP]
+	backlogs []frameBatch // by priority; nil without PFC
 }
 
 // fullBacklog is how many frames of a backlog keep replies from being emitted, which a new pause

@@ -144,7 +144,7 @@ func (d *Device) deliver(q *QP) {
 	}
 	q.t.Receive(d.env(q), &d.buffers.pkt)
 	q.stateChanged()
-	if d.engine.lender.processor != 0 && endsMessage(d.buffers.pkt.Opcode) {
+	if !d.engine.stepped && d.engine.lender.processor != 0 && endsMessage(d.buffers.pkt.Opcode) {
 		d.engine.lender.noteMessage(q.ctx)
 	}
 	switch {

@@ -23,28 +23,35 @@ const (
 
 // txState is the transmit side of a device: who is to transmit, and the frames to send.
 type txState struct {
-	unread    bool              // the link does not read payload
-	congested bool              // frames of earlier steps wait for the link
-	clients   fifo[contextPart] // clients with active queue pairs, in the order of their turns
-	due       fifo[QP]          // queue pairs that have replies to send
+	clients fifo[contextPart] // clients with active queue pairs, in the order of their turns
+	due     fifo[QP]          // queue pairs that have replies to send
+	into    *frameBatch       // the batch being filled
+	open    *wire.TxFrame     // the frame being filled
+	left    int               // bytes left in the turn of the current queue pair
+
+	unread     bool  // the link does not read payload
+	congested  bool  // frames of earlier steps wait for the link
+	mads       bool  // gsi has datagrams to send
+	pfc        bool  // the link has PFC
+	paused     uint8 // the priorities, a bit for each, that are paused
+	backlogged uint8 // the priorities whose backlogs have frames
+	closed     uint8 // the priorities that get no transmit slots
+
 	data      frameBatch
-	into      *frameBatch   // the batch being filled
-	open      *wire.TxFrame // the frame being filled
-	pauseState
-	replies   frameBatch // replies that overtake what waits in data
-	overtaken uint64     // data.taken when replies was last empty
 	turn      int        // the longest turn of a queue pair, in bytes
-	left      int        // bytes left in the turn of the current queue pair
+	overtaken uint64     // data.taken when replies was last empty
+	reserved  int        // frames of data for turns that wait
+	stalled   int64      // since when the link has accepted nothing, 0 if it does accept
+	replies   frameBatch // replies that overtake what waits in data
+
+	pauseState
 
 	// copyCost is how many times more a packet is taken to cost if only the kernel can copy its
 	// payload. On a fabric, copying is all the work. A link to a network copies and computes the
 	// ICRC anyway: there it is about 1.4 times (BenchmarkWire), less than a step may vary.
 	copyCost int
 
-	waiting  []waitingTurn // turns that continue when memory has been read
-	reserved int           // frames of data for them
-
-	stalled   int64 // since when the link has accepted nothing, 0 if it does accept
+	waiting   []waitingTurn // turns that continue when memory has been read
 	discarded uint64
 }
 
