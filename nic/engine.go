@@ -88,6 +88,7 @@ type Engine struct {
 	released   bool           // the next step delivers kept frames
 	resumable  bool           // another thread may take the engine over now
 	stepped    bool           // config.Stepped
+	silent     bool           // no doorbell has been rung since the last step
 	unusual    bool           // the fields of unusual may have elements
 	completing bool           // those of completions may have
 
@@ -244,7 +245,7 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 		if d.releasePaced() {
 			busy = true
 		}
-		if d.readDoorbells() {
+		if !e.silent && d.readDoorbells() {
 			busy = true
 		}
 	}
@@ -253,6 +254,14 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	}
 	e.transmit()
 	return e.finish(busy)
+}
+
+// StepSilent is Step for a Stepped engine whose clients have rung no doorbell since the last step.
+func (e *Engine) StepSilent(now int64) (next int64, busy bool) {
+	e.silent = true
+	next, busy = e.Step(now)
+	e.silent = false
+	return next, busy
 }
 
 // finish ends a step, from the flush on. Neither finish nor receive returns if another thread takes

@@ -43,3 +43,22 @@ func TestIdleStepDoesNothing(t *testing.T) {
 		t.Errorf("idle %d times", idle)
 	}
 }
+
+// A silent step does not look at doorbells. The next step does.
+func TestSilentStepLeavesDoorbells(t *testing.T) {
+	w := newTestFabric(t)
+	a, b := w.client(w.nic(1)), w.client(w.nic(2))
+	x, y := a.qp(nic.Caps{MaxSendWR: 1}), b.qp(nic.Caps{MaxRecvWR: 1})
+	x.connect(1024, y)
+	y.connect(1024, x)
+	for busy := true; busy; w.now++ {
+		_, busy = w.engine.Step(w.now)
+	}
+	x.post(transport.SendWR{Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, RKey: b.mr.RKey(), SGEs: a.sge(0, 1)})
+	if _, busy := w.engine.StepSilent(w.now); busy {
+		t.Error("a silent step found work")
+	}
+	if _, busy := w.engine.Step(w.now + 1); !busy {
+		t.Error("the next step found none")
+	}
+}

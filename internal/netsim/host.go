@@ -14,22 +14,25 @@ import (
 
 // A host is a NIC with its engine, and the program that uses it.
 type host struct {
-	sim    *simulation
-	nic    int
-	link   *link
-	engine *nic.Engine
+	// What each step uses comes first, in a cache line.
+	sim     *simulation
+	engine  *nic.Engine
+	link    link
+	stepped int64 // when it was stepped last
+	due     int64 // when a quiet host has something to do if nothing wakes it before; 0: never
+	quiet   bool  // the next step would have nothing to do, and is left out
+	rung    bool  // the program has posted something since the last step
+	news    bool  // there are completions to poll, or the engine has closed the context
+
 	client *nictest.Client
 	pd     *nic.PD
-	cq     *nictest.CQ // armed, unless completed
+	cq     *nictest.CQ // armed, unless there is news
 	mr     *nic.MR
+	killed error                  // why the engine has closed the context
+	conns  map[uint32]*connection // by number of the queue pair
+	idle   map[peer][]*connection // without a flow
 
-	stepped   int64                  // when it was stepped last
-	quiet     bool                   // the next step would have nothing to do, and is left out
-	due       int64                  // when a quiet host has something to do if nothing wakes it before; 0: never
-	killed    error                  // why the engine has closed the context
-	completed bool                   // there are completions to poll
-	conns     map[uint32]*connection // by number of the queue pair
-	idle      map[peer][]*connection // without a flow
+	_ [8]byte // the size is a multiple of a cache line
 }
 
 // A peer is a NIC and the priority of what is sent to it.
@@ -57,45 +60,48 @@ const (
 	readArena   = 1 << 16
 )
 
-func (sim *simulation) newHost(i int) (*host, error) {
-	h := &host{sim: sim, nic: i, conns: map[uint32]*connection{}, idle: map[peer][]*connection{},
-		link: &link{network: sim.network, nic: i, shared: sim.shared}}
+func (sim *simulation) newHost(i int) error {
+	h := &sim.hosts[i]
+	*h = host{sim: sim, conns: map[uint32]*connection{}, idle: map[peer][]*connection{}, link: link{shared: sim.shared, nic: int32(i)}}
 	var err error
 	if h.engine, err = nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: sim.seed + 1 + uint64(i), ReadArena: readArena, Buffers: sim.buffers}); err != nil {
-		return nil, err
+		return err
 	}
 	name := sim.network.NICName(i)
-	d, err := h.engine.AddDevice(nic.DeviceConfig{Name: name, Link: h.link, Congestion: sim.topology.NIC.Congestion,
+	d, err := h.engine.AddDevice(nic.DeviceConfig{Name: name, Link: &h.link, Congestion: sim.topology.NIC.Congestion,
 		Rate:  sim.network.NICPort(i).Rate,
 		Iface: wire.StaticInterface(name, nicMAC(i), linkMTU, netip.PrefixFrom(nicAddr(i), 8))})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if h.client, err = nictest.Open(d, nic.ContextOptions{Comm: "sim", Events: (*events)(h)}); err != nil {
-		return nil, err
+		return err
 	}
 	if h.pd, err = h.client.Context.AllocPD(); err != nil {
-		return nil, err
+		return err
 	}
 	if h.cq, err = h.client.CreateCQ(cqEntries); err != nil {
-		return nil, err
+		return err
 	}
-	h.cq.OnNotify = func() { h.completed = true }
+	h.cq.OnNotify = func() { h.news = true }
 	h.cq.Arm(false)
 	h.mr, err = h.client.Context.RegMR(h.pd, sim.shared.mapped, 0, uint64(len(sim.shared.memory)),
 		ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead)
-	return h, err
+	return err
 }
+
+// nic returns the number of the NIC.
+func (h *host) nic() int { return int(h.link.nic) }
 
 // events receives the events of a host's context.
 type events host
 
 func (*events) AsyncEvent(nic.Event)  {}
-func (e *events) Killed(reason error) { e.killed = reason }
+func (e *events) Killed(reason error) { e.killed, e.news = reason, true }
 
 // connection returns a connection without a flow to another host.
 func (h *host) connection(to *host, priority uint8) (*connection, error) {
-	key := peer{to.nic, priority}
+	key := peer{to.nic(), priority}
 	if l := h.idle[key]; len(l) > 0 {
 		c := l[len(l)-1]
 		h.idle[key] = l[:len(l)-1]
@@ -155,19 +161,20 @@ func (c *connection) post() {
 	}
 	if any {
 		c.qp.Publish()
+		c.host.rung = true
 		c.host.wakeNow()
 	}
 }
 
 // poll handles the completions of the host, if there are any.
 func (h *host) poll() error {
-	if !h.completed {
-		return h.killed
+	if !h.news {
+		return nil
 	}
 	for {
 		w, ok := h.cq.Poll()
 		if !ok {
-			h.completed = false
+			h.news = h.killed != nil
 			h.cq.Arm(false)
 			return h.killed
 		}
@@ -176,7 +183,7 @@ func (h *host) poll() error {
 			continue // flushed
 		}
 		if c == nil || c.flow == nil {
-			return fmt.Errorf("%s: completion %v of queue pair %#x, which has no flow", h.sim.network.NICName(h.nic), w.Status, w.QPN)
+			return fmt.Errorf("%s: completion %v of queue pair %#x, which has no flow", h.sim.network.NICName(h.nic()), w.Status, w.QPN)
 		}
 		f := c.flow
 		if w.Status != ib.WCSuccess {

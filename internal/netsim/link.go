@@ -13,24 +13,24 @@ import (
 
 // A link is the link of a NIC to its port of the network.
 type link struct {
-	network *network.Network
-	nic     int
 	shared  *shared
-	blocked bool             // the last Send was refused
-	held    []*network.Frame // returned by the last Receive
+	nic     int32
+	blocked bool // the last Send was refused
 	closed  bool
 }
 
 // What the links of all NICs of a simulation share.
 type shared struct {
-	memory []byte              // of all programs: zeros, which they only send to each other
-	mapped mrtable.Memory      // memory, for regions
-	tails  [maxBatch][1][]byte // payload of the frames that the last Receive returned
+	network *network.Network
+	memory  []byte              // of all programs: zeros, which they only send to each other
+	mapped  mrtable.Memory      // memory, for regions
+	tails   [maxBatch][1][]byte // payload of the frames that the last Receive returned
+	held    []*network.Frame    // these frames
 }
 
-func newShared() *shared {
+func newShared(n *network.Network) *shared {
 	memory := nic.NewPage(messageSize)
-	return &shared{memory: memory, mapped: mrtable.HeapMemory(memory)}
+	return &shared{network: n, memory: memory, mapped: mrtable.HeapMemory(memory)}
 }
 
 // maxBatch is the most frames of a Send or a Receive.
@@ -50,24 +50,25 @@ func (l *link) Send(_ int64, batch []wire.TxFrame) (int, error) {
 		return 0, wire.ErrClosed
 	}
 	l.blocked = false
+	n := l.shared.network
 	for i := range batch {
 		t := &batch[i]
 		to := nicOf(t.Path.Dst)
-		if to < 0 || to >= l.network.NICs() || frameSize(t.Len) > network.MaxSize {
+		if to < 0 || to >= n.NICs() || frameSize(t.Len) > network.MaxSize {
 			t.Dropped = true
 			continue
 		}
 		prio := t.Path.SwitchPriority()
-		if !l.network.Room(l.nic, prio) {
+		if !n.Room(int(l.nic), prio) {
 			l.blocked = true
 			return i, nil
 		}
-		f := l.network.Frame()
+		f := n.Frame()
 		f.Size = int32(frameSize(t.Len))
-		f.SetFlow(l.nic, to, t.Path.SrcPort)
+		f.SetFlow(int(l.nic), to, t.Path.SrcPort)
 		f.Priority, f.ECT, f.CE = prio, t.Path.TClass&3 != 0, t.CE || t.Path.TClass&3 == 3
 		setData(f, t)
-		l.network.Send(f)
+		n.Send(f)
 	}
 	return len(batch), nil
 }
@@ -107,22 +108,23 @@ func (l *link) Receive(_ int64, batch []wire.RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, wire.ErrClosed
 	}
-	for _, f := range l.held {
-		l.network.Release(f)
+	s := l.shared
+	for _, f := range s.held {
+		s.network.Release(f)
 	}
-	l.held = l.held[:0]
+	s.held = s.held[:0]
 	for ; n < min(len(batch), maxBatch); n++ {
-		f := l.network.Receive(l.nic)
+		f := s.network.Receive(int(l.nic))
 		if f == nil {
 			break
 		}
-		l.held = append(l.held, f)
+		s.held = append(s.held, f)
 		r := &batch[n]
-		*r = wire.RxFrame{Head: headers(f), Src: nicAddr(int(f.Src)), Dst: nicAddr(l.nic), SrcPort: srcPort(f), TClass: tclass(f),
+		*r = wire.RxFrame{Head: headers(f), Src: nicAddr(int(f.Src)), Dst: nicAddr(int(l.nic)), SrcPort: srcPort(f), TClass: tclass(f),
 			HopLimit: hopLimit(f), SrcMAC: nicMAC(int(f.Src))}
 		if size := payloadLen(f); size > 0 {
-			l.shared.tails[n][0] = l.shared.memory[:size]
-			r.Tail = l.shared.tails[n][:]
+			s.tails[n][0] = s.memory[:size]
+			r.Tail = s.tails[n][:]
 		}
 	}
 	return n, nil
@@ -130,7 +132,7 @@ func (l *link) Receive(_ int64, batch []wire.RxFrame) (n int, err error) {
 
 // NextDeadline implements wire.Link. When a port has room again the simulation steps the NIC.
 func (l *link) NextDeadline() int64 {
-	if l.network.Pending(l.nic) {
+	if l.shared.network.Pending(int(l.nic)) {
 		return 1
 	}
 	return 0
@@ -149,11 +151,11 @@ func (l *link) OnReady(func()) {}
 
 // Capabilities implements wire.Link.
 func (l *link) Capabilities() wire.Capabilities {
-	return wire.Capabilities{MTU: linkMTU, MaxBatch: maxBatch, PayloadUnread: true, PFC: l.network.PFC()}
+	return wire.Capabilities{MTU: linkMTU, MaxBatch: maxBatch, PayloadUnread: true, PFC: l.shared.network.PFC()}
 }
 
 // Paused implements wire.Pauser.
-func (l *link) Paused() uint8 { return l.network.Blocked(l.nic) }
+func (l *link) Paused() uint8 { return l.shared.network.Blocked(int(l.nic)) }
 
 // Close implements wire.Link.
 func (l *link) Close() error {

@@ -96,8 +96,8 @@ type PortResult struct {
 type counters NICTotals
 
 func (sim *simulation) count() (c counters) {
-	for _, h := range sim.hosts {
-		n := h.client.Device.Counters()
+	for i := range sim.hosts {
+		n := sim.hosts[i].client.Device.Counters()
 		c.CNPs += n.CNPHandled
 		c.Marked += n.RxECNMarked
 		c.Retransmitted += n.Retransmitted

@@ -38,7 +38,7 @@ type PortSeries struct {
 // doubles the interval.
 type sampler struct {
 	network  *network.Network
-	hosts    []*host
+	hosts    []host
 	interval int64
 	next     int64 // when the next interval ends
 	most     int   // samples, an even number
@@ -88,7 +88,7 @@ const (
 	maxValues       = 1 << 22 // of all columns
 )
 
-func newSampler(n *network.Network, hosts []*host, interval int64) *sampler {
+func newSampler(n *network.Network, hosts []host, interval int64) *sampler {
 	s := &sampler{network: n, hosts: hosts, interval: interval, next: 1 + interval, // time begins at 1
 		nics: make([]nicColumns, len(hosts)), ports: make([]portColumns, len(n.Ports()))}
 	columns := 2*len(s.nics) + 5*len(s.ports)
@@ -123,8 +123,8 @@ func (s *sampler) take(now int64) {
 			s.nics[nic].bytes.put(i, int64(x.Bytes))
 		}
 	}
-	for k, h := range s.hosts {
-		c, n := &s.nics[k], int64(h.client.Device.CNPsHandled())
+	for k := range s.hosts {
+		c, n := &s.nics[k], int64(s.hosts[k].client.Device.CNPsHandled())
 		c.cnps.put(i, n-c.handled)
 		c.handled = n
 	}

@@ -59,7 +59,7 @@ type simulation struct {
 	workload *Workload
 	seed     uint64
 	network  *network.Network
-	hosts    []*host
+	hosts    []host
 	buffers  *nic.FrameBuffers // of all NICs
 	shared   *shared
 	flows    []*flow
@@ -116,7 +116,7 @@ const (
 
 // Run runs a workload. A result comes with ErrDeadlock, too.
 func Run(ctx context.Context, t *Topology, w *Workload, o Options) (*Result, error) {
-	sim := &simulation{topology: t, workload: w, seed: o.Seed, now: 1, shared: newShared(), buffers: nic.NewFrameBuffers(), progress: o.Progress}
+	sim := &simulation{topology: t, workload: w, seed: o.Seed, now: 1, buffers: nic.NewFrameBuffers(), progress: o.Progress}
 	if sim.progress == nil {
 		sim.progress = NewProgress()
 	}
@@ -140,6 +140,8 @@ func (sim *simulation) build(o Options) (err error) {
 		return err
 	}
 	sim.network.Advance(sim.now)
+	sim.shared = newShared(sim.network)
+	sim.hosts = make([]host, sim.network.NICs())
 	sim.steps = eventqueue.New(sim.network.NICs())
 	p := &planner{rnd: rand.New(rand.NewPCG(sim.seed, 4)), nics: map[string]int{},
 		rate: func(i int) int64 { return sim.network.NICPort(i).Rate }}
@@ -174,19 +176,19 @@ func (sim *simulation) build(o Options) (err error) {
 		return err
 	}
 	for i := range sim.network.NICs() {
-		h, err := sim.newHost(i)
-		if err != nil {
+		if err := sim.newHost(i); err != nil {
 			return err
 		}
-		sim.hosts = append(sim.hosts, h)
 	}
 	sim.sampler = newSampler(sim.network, sim.hosts, cmp.Or(sim.workload.SampleInterval, defaultInterval))
 	return sim.startCaptures(o.Captures)
 }
 
 func (sim *simulation) close() {
-	for _, h := range sim.hosts {
-		h.engine.Close()
+	for i := range sim.hosts {
+		if e := sim.hosts[i].engine; e != nil {
+			e.Close()
+		}
 	}
 	for _, r := range sim.recs {
 		r.w.Close()
@@ -332,7 +334,7 @@ func (sim *simulation) step() error {
 }
 
 func (sim *simulation) start(f *flow) error {
-	c, err := sim.hosts[f.from].connection(sim.hosts[f.to], f.Priority)
+	c, err := sim.hosts[f.from].connection(&sim.hosts[f.to], f.Priority)
 	if err != nil {
 		return fmt.Errorf("flow from %s to %s: %w", f.From, f.To, err)
 	}
@@ -364,8 +366,8 @@ func (h *host) wakeNow() {
 // wake makes the host step at a time, or as soon as its interval allows.
 func (h *host) wake(at int64) {
 	at = max(at, h.stepped+stepInterval)
-	if before := h.sim.steps.At(int32(h.nic)); before == 0 || at < before {
-		h.sim.steps.Set(int32(h.nic), at)
+	if before := h.sim.steps.At(h.link.nic); before == 0 || at < before {
+		h.sim.steps.Set(h.link.nic, at)
 	}
 }
 
@@ -374,7 +376,11 @@ func (h *host) step() error {
 	now := h.sim.now
 	h.leaveOut()
 	h.stepped = now
-	next, busy := h.engine.Step(now)
+	step := (*nic.Engine).StepSilent
+	if h.rung {
+		step, h.rung = (*nic.Engine).Step, false
+	}
+	next, busy := step(h.engine, now)
 	switch {
 	case busy && h.link.blocked:
 		h.wake(now + blockedPoll) // the port wakes it when there is room
