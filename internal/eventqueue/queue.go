@@ -19,23 +19,28 @@ const (
 // A Queue has the pending events.
 type Queue struct {
 	sources []source
+	orders  []uint64 // by source: number of the Set
+	timers  []timer  // by source
 	now     int64    // time of the last event
+	until   int64    // events with times before this are in lists, and others in the heap
 	sets    uint64   // number of calls of Set
-	near    int      // events in lists, which have times before now+horizon
+	near    int      // events in lists
 	lists   []list   // by the time modulo horizon
 	bitmap  []uint64 // a bit for each list that is not empty
 	summary [words / 64]uint64
 	far     []int32 // a heap of sources
 }
 
-// A source is a source of events.
+// A source is what each event needs of its source. Four fit in a cache line.
 type source struct {
-	at         int64  // time of the event; 0: there is none
-	order      uint64 // number of the Set
-	next, prev int32  // in the list; none at its ends
-	isNear     bool
-	place      int32 // in the heap; none
-	key        int64 // in the heap: no later than the event, if that is far
+	at         int64 // time of the event; 0: there is none
+	next, prev int32 // in the list; none at its ends
+}
+
+// A timer is the place of a source in the heap.
+type timer struct {
+	key   int64 // no later than the event, if that is far
+	place int32 // none: it is not there
 }
 
 const none = -1
@@ -44,7 +49,7 @@ type list struct{ first, last int32 }
 
 // New returns a queue for n sources without events.
 func New(n int) *Queue {
-	q := &Queue{lists: make([]list, horizon), bitmap: make([]uint64, words)}
+	q := &Queue{until: horizon, lists: make([]list, horizon), bitmap: make([]uint64, words)}
 	for i := range q.lists {
 		q.lists[i] = list{none, none}
 	}
@@ -54,8 +59,9 @@ func New(n int) *Queue {
 
 // Grow adds n sources. Sources are numbered from 0.
 func (q *Queue) Grow(n int) {
+	q.sources, q.orders = append(q.sources, make([]source, n)...), append(q.orders, make([]uint64, n)...)
 	for range n {
-		q.sources = append(q.sources, source{place: none})
+		q.timers = append(q.timers, timer{place: none})
 	}
 }
 
@@ -66,23 +72,23 @@ func (q *Queue) At(i int32) int64 { return q.sources[i].at }
 // before the last event that Pop returned.
 func (q *Queue) Set(i int32, at int64) {
 	s := &q.sources[i]
-	if s.isNear {
+	if s.at != 0 && s.at < q.until {
 		q.unlink(i)
 	}
 	q.sets++
-	s.at, s.order = at, q.sets
-	if at < q.now+horizon {
-		q.link(i)
+	s.at, q.orders[i] = at, q.sets
+	if at < q.until {
+		q.link(i, q.lists[at%horizon].last)
 		return
 	}
-	switch {
-	case s.place == none:
-		s.key, s.place = at, int32(len(q.far))
+	switch t := &q.timers[i]; {
+	case t.place == none:
+		t.key, t.place = at, int32(len(q.far))
 		q.far = append(q.far, i)
-		q.up(s.place)
-	case s.key > at:
-		s.key = at
-		q.up(s.place)
+		q.up(t.place)
+	case t.key > at:
+		t.key = at
+		q.up(t.place)
 	}
 }
 
@@ -95,15 +101,15 @@ func (q *Queue) Next() int64 {
 		return q.first()
 	}
 	for len(q.far) > 0 {
-		s := &q.sources[q.far[0]]
+		at, t := q.sources[q.far[0]].at, &q.timers[q.far[0]]
 		switch {
-		case s.at == 0:
+		case at == 0:
 			q.removeTop()
-		case s.at > s.key:
-			s.key = s.at
+		case at > t.key:
+			t.key = at
 			q.down(0)
 		default:
-			return s.at
+			return at
 		}
 	}
 	return 0
@@ -116,9 +122,10 @@ func (q *Queue) Pop(until int64) (i int32, ok bool) {
 		return 0, false
 	}
 	q.now = at
-	for len(q.far) > 0 && q.sources[q.far[0]].key < at+horizon {
+	for len(q.far) > 0 && q.timers[q.far[0]].key < at+horizon {
 		q.approach()
 	}
+	q.until = at + horizon
 	i = q.lists[at%horizon].first
 	q.unlink(i)
 	q.sources[i].at = 0
@@ -131,14 +138,19 @@ func (q *Queue) approach() {
 	i := q.far[0]
 	s := &q.sources[i]
 	if s.at >= q.now+horizon {
-		s.key = s.at
+		q.timers[i].key = s.at
 		q.down(0)
 		return
 	}
 	q.removeTop()
-	if s.at != 0 && !s.isNear {
-		q.link(i)
+	if s.at < q.until { // it is in its list, or there is none
+		return
 	}
+	after := q.lists[s.at%horizon].last
+	for after != none && q.orders[after] > q.orders[i] {
+		after = q.sources[after].prev
+	}
+	q.link(i, after)
 }
 
 // first returns the time of the first list that is not empty.
@@ -170,15 +182,11 @@ func (q *Queue) nextWord(from uint) uint {
 	}
 }
 
-// link puts an event in its list, in the order of Set.
-func (q *Queue) link(i int32) {
+// link puts an event in its list, after that of another source.
+func (q *Queue) link(i, after int32) {
 	s := &q.sources[i]
 	slot := uint(s.at % horizon)
 	l := &q.lists[slot]
-	after := l.last
-	for after != none && q.sources[after].order > s.order { // it was far
-		after = q.sources[after].prev
-	}
 	s.prev, s.next = after, l.first
 	if after != none {
 		s.next = q.sources[after].next
@@ -191,7 +199,6 @@ func (q *Queue) link(i int32) {
 	} else {
 		l.last = i
 	}
-	s.isNear = true
 	q.near++
 	q.bitmap[slot/64] |= 1 << (slot % 64)
 	q.summary[slot/64/64] |= 1 << (slot / 64 % 64)
@@ -211,7 +218,6 @@ func (q *Queue) unlink(i int32) {
 	} else {
 		l.last = s.prev
 	}
-	s.isNear = false
 	q.near--
 	if l.first == none {
 		if q.bitmap[slot/64] &^= 1 << (slot % 64); q.bitmap[slot/64] == 0 {
@@ -221,12 +227,12 @@ func (q *Queue) unlink(i int32) {
 }
 
 func (q *Queue) removeTop() {
-	q.sources[q.far[0]].place = none
+	q.timers[q.far[0]].place = none
 	last := len(q.far) - 1
 	moved := q.far[last]
 	q.far = q.far[:last]
 	if last > 0 {
-		q.far[0], q.sources[moved].place = moved, 0
+		q.far[0], q.timers[moved].place = moved, 0
 		q.down(0)
 	}
 }
@@ -234,7 +240,7 @@ func (q *Queue) removeTop() {
 func (q *Queue) up(place int32) {
 	for place > 0 {
 		parent := (place - 1) / 2
-		if q.sources[q.far[parent]].key <= q.sources[q.far[place]].key {
+		if q.timers[q.far[parent]].key <= q.timers[q.far[place]].key {
 			return
 		}
 		q.swap(place, parent)
@@ -248,10 +254,10 @@ func (q *Queue) down(place int32) {
 		if int(c) >= len(q.far) {
 			return
 		}
-		if int(c)+1 < len(q.far) && q.sources[q.far[c+1]].key < q.sources[q.far[c]].key {
+		if int(c)+1 < len(q.far) && q.timers[q.far[c+1]].key < q.timers[q.far[c]].key {
 			c++
 		}
-		if q.sources[q.far[place]].key <= q.sources[q.far[c]].key {
+		if q.timers[q.far[place]].key <= q.timers[q.far[c]].key {
 			return
 		}
 		q.swap(place, c)
@@ -261,5 +267,5 @@ func (q *Queue) down(place int32) {
 
 func (q *Queue) swap(a, b int32) {
 	q.far[a], q.far[b] = q.far[b], q.far[a]
-	q.sources[q.far[a]].place, q.sources[q.far[b]].place = a, b
+	q.timers[q.far[a]].place, q.timers[q.far[b]].place = a, b
 }
