@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 
 	"softroce/internal/eventqueue"
 )
@@ -34,11 +35,12 @@ type Network struct {
 
 // An exit is how frames reach a NIC.
 type exit struct {
-	at   int32 // index of the switch
-	port *Port // of the switch
+	at     int32 // index of the switch
+	number int32 // of the switch
+	port   *Port // of the switch
 }
 
-// A node is a switch or a NIC. What each frame needs comes first.
+// A node is a switch or a NIC. What each frame needs comes first, for a NIC in a cache line.
 type node struct {
 	index int
 	nic   int // number of the NIC; -1: a switch
@@ -46,12 +48,15 @@ type node struct {
 	// A NIC.
 	port          *Port
 	received      queue
-	receivedBytes int
+	receivedBytes int32
 	isReady       bool
 
 	// A switch.
-	salt       uint32     // of the hash
 	used       int        // bytes of the shared buffer
+	ways       [][]*Port  // the different lists of next
+	way        []uint16   // by the number of a switch: the index in ways of its list
+	salt       uint32     // of the hash
+	number     int32      // switches are numbered from 0
 	next       [][]*Port  // by the index of a switch: the ports on the shortest paths to it
 	intact     [][]*Port  // next without failures
 	cutBy      []*failure // by the index of a switch: why there is no path to it
@@ -59,6 +64,8 @@ type node struct {
 
 	name  string
 	ports []*Port
+
+	_ [8]byte // the size is a multiple of a cache line
 }
 
 // The events of port i have the numbers 2i and 2i+1, and those of failures follow.
@@ -71,8 +78,10 @@ const (
 // New returns a network whose time is 0. NICs are numbered in the order of the topology.
 func New(t *Topology, seed uint64) (*Network, error) {
 	n := &Network{topology: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 1))}
+	nodes := make([]node, len(t.Nodes))
 	for i, d := range t.Nodes {
-		k := &node{name: d.Name, index: i, nic: -1, salt: n.rnd.Uint32()}
+		k := &nodes[i]
+		*k = node{name: d.Name, index: i, nic: -1, number: int32(i - len(n.nics)), salt: n.rnd.Uint32()}
 		if !d.Switch {
 			k.nic = len(n.nics)
 			n.nics = append(n.nics, k)
@@ -88,7 +97,7 @@ func New(t *Topology, seed uint64) (*Network, error) {
 	n.findRoutes()
 	for _, k := range n.nics {
 		to := k.ports[0].peer
-		n.exits = append(n.exits, exit{int32(to.node.index), to})
+		n.exits = append(n.exits, exit{int32(to.node.index), to.node.number, to})
 	}
 	for _, s := range n.nodes {
 		s.intact = s.next
@@ -143,6 +152,27 @@ func (n *Network) findRoutes() {
 				}
 			}
 		}
+	}
+	for _, s := range n.nodes {
+		if s.nic < 0 {
+			s.findWays(n.nodes)
+		}
+	}
+}
+
+// findWays makes the lists of ways of a switch from those of next.
+func (s *node) findWays(nodes []*node) {
+	s.ways, s.way = nil, make([]uint16, len(nodes))
+	for _, to := range nodes {
+		if to.nic >= 0 {
+			continue
+		}
+		l := s.next[to.index]
+		i := slices.IndexFunc(s.ways, func(o []*Port) bool { return slices.Equal(o, l) })
+		if i < 0 {
+			i, s.ways = len(s.ways), append(s.ways, l)
+		}
+		s.way[to.number] = uint16(i)
 	}
 }
 
@@ -233,7 +263,7 @@ func (n *Network) Receive(nic int) *Frame {
 	}
 	e := k.received.head()
 	k.received.drop()
-	k.receivedBytes -= int(e.size)
+	k.receivedBytes -= int32(e.size)
 	return n.asFrame(e)
 }
 

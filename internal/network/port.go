@@ -224,7 +224,7 @@ func (n *Network) deliver(p *Port) {
 		n.drop(at, &e)
 	default:
 		k.received.push(&e)
-		k.receivedBytes += int(e.size)
+		k.receivedBytes += int32(e.size)
 		n.ready(k)
 	}
 }

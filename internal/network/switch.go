@@ -145,7 +145,7 @@ func (n *Network) route(s *node, e *entry) *Port {
 	if int(to.at) == s.index {
 		return to.port
 	}
-	return s.choose(s.next[to.at], e.hash)
+	return s.choose(s.ways[s.way[to.number]], e.hash)
 }
 
 // choose returns one of the ports for a flow, nil if there is none.
