@@ -162,8 +162,11 @@ bench-check: bench ## the same, and fails if a ratio is worse than the recorded 
 
 # The compiler reads default.pgo by itself: it inlines what the profile shows as hot. A profile that
 # is out of date does no harm.
-profile: ## cmd/softroce/default.pgo: a profile of the engine, for the compiler
-	go test -o /dev/null ./nic -run '^$$' -bench '8B|64KiB|Wire' -benchtime 2s -cpuprofile '$(CURDIR)/cmd/softroce/default.pgo'
+profile: ## cmd/softroce/default.pgo: a profile of the engine and of simulated networks, for the compiler
+	mkdir -p bin
+	go test -o /dev/null ./nic -run '^$$' -bench '8B|64KiB|Wire' -benchtime 2s -cpuprofile '$(CURDIR)/bin/nic.prof'
+	go test -o /dev/null ./internal/netsim -run '^$$' -bench LeafSpine -benchtime 1x -cpuprofile '$(CURDIR)/bin/netsim.prof'
+	go tool pprof -proto -output cmd/softroce/default.pgo bin/nic.prof bin/netsim.prof
 
 clean: ## remove what was built
 	rm -rf bin dist demo.pcapng internal/run/lib/*
