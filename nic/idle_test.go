@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"softroce/internal/ib"
-	"softroce/nic"
 	"softroce/transport"
 )
 
@@ -12,9 +11,7 @@ import (
 func TestIdleStepDoesNothing(t *testing.T) {
 	w := newTestFabric(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
-	x, y := a.qp(nic.Caps{MaxSendWR: 4}), b.qp(nic.Caps{MaxRecvWR: 1})
-	x.connect(1024, y)
-	y.connect(1024, x)
+	x, _ := connected(a, b, oneWR)
 	idle := 0
 	for range 20 {
 		x.post(transport.SendWR{Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, RKey: b.mr.RKey(), SGEs: a.sge(0, 100_000)})
@@ -48,9 +45,7 @@ func TestIdleStepDoesNothing(t *testing.T) {
 func TestSilentStepLeavesDoorbells(t *testing.T) {
 	w := newTestFabric(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
-	x, y := a.qp(nic.Caps{MaxSendWR: 1}), b.qp(nic.Caps{MaxRecvWR: 1})
-	x.connect(1024, y)
-	y.connect(1024, x)
+	x, _ := connected(a, b, oneWR)
 	for busy := true; busy; w.now++ {
 		_, busy = w.engine.Step(w.now)
 	}
