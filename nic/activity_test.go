@@ -79,6 +79,7 @@ func TestActivityOfAThread(t *testing.T) {
 	})
 
 	t.Run("runs", func(t *testing.T) {
+		nic.AddProc(t)
 		var stop atomic.Bool
 		thread, done := inThread(func() {
 			for !stop.Load() {

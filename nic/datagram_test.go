@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"net/netip"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -439,6 +440,7 @@ func TestInlineDataIsKeptUntilTheFrameHasLeft(t *testing.T) {
 				atomic.StoreUint32(nictest.Word(a.SendRing, int(data)), i+1)
 				atomic.StoreUint32(producer, i+1)
 			}
+			runtime.Gosched() // with GOMAXPROCS=1 the engine waits for this goroutine
 		}
 	}()
 	next, last := 0, uint32(0)
@@ -448,6 +450,7 @@ func TestInlineDataIsKeptUntilTheFrameHasLeft(t *testing.T) {
 		}
 		w.now++
 		w.engine.Step(w.now)
+		runtime.Gosched()
 		for _, r := range b.cq.PollAll() {
 			got := binary.NativeEndian.Uint32(b.mem[r.WRID*4:])
 			if got != last+1 {

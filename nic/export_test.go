@@ -1,10 +1,20 @@
 package nic
 
 import (
+	"runtime"
+	"testing"
 	"time"
 
 	"softroce/mrtable"
 )
+
+// AddProc lets a goroutine that keeps its thread busy run beside that of the test, like a client's,
+// on a machine with one processor too: the daemon raises GOMAXPROCS likewise.
+func AddProc(t testing.TB) {
+	procs := runtime.GOMAXPROCS(0)
+	runtime.GOMAXPROCS(procs + 1)
+	t.Cleanup(func() { runtime.GOMAXPROCS(procs) })
+}
 
 // DatagramPort is datagramPort, for tests against captures.
 var DatagramPort = datagramPort

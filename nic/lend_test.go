@@ -114,6 +114,7 @@ func TestEngineLendsOnceForAMessage(t *testing.T) {
 // A program sees that the processor is lent to it while it has it, and the engine goes on when it
 // yields.
 func TestBorrowerSeesThatTheProcessorIsLent(t *testing.T) {
+	AddProc(t)
 	pin(t)
 	const now = int64(1e9)
 	var l lender

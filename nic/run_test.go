@@ -161,9 +161,8 @@ func (m signalingMemory) Close() error {
 // An engine that keeps its P when it sleeps does not delay what stops all goroutines, and wakes for
 // work within its brief sleep and after it.
 func TestEngineThatKeepsItsPSleeps(t *testing.T) {
-	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
+	nic.AddProc(t)
 	l := newConfiguredPair(t, 1, nic.EngineConfig{Spin: time.Microsecond, KeepsP: true})
-	t.Cleanup(func() { runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) - 1) })
 	for i, pause := range []time.Duration{0, time.Millisecond, 20 * time.Millisecond} {
 		time.Sleep(pause)
 		runtime.GC()
