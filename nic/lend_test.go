@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"context"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -43,6 +44,15 @@ func pin(t *testing.T) {
 	}
 }
 
+// aLender returns that of an engine that may not spin at the time now, and a client on its
+// processor, on which the test stays.
+func aLender(t *testing.T, now int64) (*lender, *spinner, *Context) {
+	pin(t)
+	l, s := new(lender), aPreemptedSpinner(now)
+	l.keepPolling(s, now, now, 0)
+	return l, s, aClientOn(l.processor)
+}
+
 // An engine that may not spin polls on after a message to a program on its processor.
 func TestPreemptedEnginePollsForAProgramOnItsProcessor(t *testing.T) {
 	pin(t)
@@ -80,12 +90,8 @@ func TestPreemptedEnginePollsForAProgramOnItsProcessor(t *testing.T) {
 }
 
 func TestEngineLendsOnceForAMessage(t *testing.T) {
-	pin(t)
 	const now = int64(1e9)
-	var l lender
-	s := aPreemptedSpinner(now)
-	l.keepPolling(s, now, now, 0)
-	c := aClientOn(l.processor)
+	l, s, c := aLender(t, now)
 	l.noteMessage(c)
 	if l.lend(now, now+lendTime-1) {
 		t.Error("lends right before a deadline")
@@ -115,12 +121,8 @@ func TestEngineLendsOnceForAMessage(t *testing.T) {
 // yields.
 func TestBorrowerSeesThatTheProcessorIsLent(t *testing.T) {
 	AddProc(t)
-	pin(t)
 	const now = int64(1e9)
-	var l lender
-	s := aPreemptedSpinner(now)
-	l.keepPolling(s, now, now, 0)
-	c := aClientOn(l.processor)
+	l, _, c := aLender(t, now)
 	var seen atomic.Bool
 	go func() {
 		pin(t)
@@ -135,6 +137,39 @@ func TestBorrowerSeesThatTheProcessorIsLent(t *testing.T) {
 		}
 		l.noteMessage(c)
 		l.lend(now, 0)
+	}
+}
+
+// A running engine that may not spin lends its processor after a message. The clock, which it reads
+// after each step and after it has lent, says that the program kept the processor: the engine notes
+// that.
+func TestRunningEngineLendsItsProcessor(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	var e *Engine
+	c := aClientOn(0)
+	now, reads := int64(1), 0
+	e, err := NewEngine(EngineConfig{Clock: func() int64 {
+		switch reads++; reads {
+		case 1: // before the first step
+			e.spin.noSpin.until = now + minBackoff
+			e.lender.locate()
+			*word(c.opt.Doorbell, abi.DoorbellProcessor) = e.lender.processor
+			e.lender.noteMessage(c)
+		case 3: // after it has lent, or after the second step
+			now += interrupted
+			stop()
+		}
+		return now
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if err := e.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if e.lender.noLending.until == 0 {
+		t.Error("the engine did not lend its processor")
 	}
 }
 
