@@ -58,7 +58,7 @@ type Lab struct {
 
 const namePrefix = "softroce-lab-"
 
-// Up boots a lab and returns when the RDMA device of every guest is active, which takes about seven
+// Up boots a lab and returns when the RDMA device of every guest is active, which takes about five
 // seconds. The first time it downloads the kernel. It first removes what killed processes have left
 // behind.
 func Up(ctx context.Context, o Options) (*Lab, error) {
