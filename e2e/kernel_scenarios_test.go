@@ -91,14 +91,16 @@ func playScenarios(t *testing.T, l harness.Link, d *deviations, rounds ...scenar
 		t.Fatal(err)
 	}
 	bin := harness.Binary(t)
-	if harness.OtherKernel() {
-		t.Cleanup(func() { reboot(t, lab) })
-	}
 	g := lab.Guests[0]
 	if err := g.ClearImpairments(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	serveProgram(t, g)
+	if harness.OtherKernel() {
+		t.Cleanup(func() { reboot(t, lab) }) // ends the programs
+		startProgram(t, g)
+	} else {
+		serveProgram(t, g)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), programTimeLimit)
 	defer cancel()
 	args := []string{bin, "scenario", "--json", "--untimed", fmt.Sprint("-j", parallelScenarios), "--peer", l.NIC(lab),
@@ -130,8 +132,21 @@ func scenarioProgram(t *testing.T) string {
 	return program
 }
 
-// serveProgram makes the guest run a verbs program for each TCP connection, until the test ends.
+// serveProgram is startProgram until the test ends.
 func serveProgram(t *testing.T, g *rxelab.Guest) {
+	t.Helper()
+	p := startProgram(t, g)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if out, err := g.Run(ctx, 10*time.Second, "kill $(cat /tmp/program.pid)"); err != nil {
+			t.Errorf("%v: %s\nthe server: %s", err, out, p.Output())
+		}
+		<-p.Done()
+	})
+}
+
+// startProgram makes the guest run a verbs program for each TCP connection. It returns the server.
+func startProgram(t *testing.T, g *rxelab.Guest) *rxelab.Process {
 	t.Helper()
 	program := scenarioProgram(t)
 	if err := g.Put(t.Context(), program, "/tmp/program"); err != nil {
@@ -142,16 +157,10 @@ func serveProgram(t *testing.T, g *rxelab.Guest) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		if out, err := g.Run(ctx, 10*time.Second, "kill $(cat /tmp/program.pid)"); err != nil {
-			t.Errorf("%v: %s\nthe server: %s", err, out, p.Output())
-		}
-		<-p.Done()
-	})
 	if err := g.WaitListen(t.Context(), programPort); err != nil {
 		t.Fatal(err)
 	}
+	return p
 }
 
 // isUnsupported reports whether a scenario was skipped because the NIC supports no XRC or no FLUSH,
