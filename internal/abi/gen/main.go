@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"os"
@@ -23,5 +24,9 @@ func run(dir, out string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(out, d.header(), 0o644)
+	header := d.header()
+	if old, err := os.ReadFile(out); err == nil && bytes.Equal(old, header) {
+		return nil // make would compile all that includes it
+	}
+	return os.WriteFile(out, header, 0o644)
 }

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"softroce/internal/abi"
 )
@@ -26,6 +27,30 @@ func TestHeaderIsUpToDate(t *testing.T) {
 	}
 	if !bytes.Equal(got, d.header()) {
 		t.Errorf("%s differs from the Go definition: run go generate ./internal/abi", committed)
+	}
+}
+
+// make compiles all C files again if the header is newer than they are.
+func TestHeaderThatHasNotChangedIsNotWritten(t *testing.T) {
+	header := filepath.Join(t.TempDir(), "header.h")
+	long := time.Unix(1e9, 0)
+	if err := os.WriteFile(header, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, written := range []bool{true, false} {
+		if err := os.Chtimes(header, long, long); err != nil {
+			t.Fatal(err)
+		}
+		if err := run("..", header); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Stat(header)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := !f.ModTime().Equal(long); got != written {
+			t.Errorf("written: %t, want %t", got, written)
+		}
 	}
 }
 
