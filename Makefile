@@ -56,7 +56,7 @@ EMBEDDED = internal/run/lib/$(GOARCH)
 
 libs: ## bin/lib: libibverbs.so.1 and librdmacm.so.1, on which unmodified programs run
 	@scripts/setup libs
-	$(MAKE) -C libverbs OUT=../$(BIN)/lib $(CROSSFLAGS)
+	$(MAKE) -j2 -C libverbs OUT=../$(BIN)/lib $(CROSSFLAGS)
 	mkdir -p $(EMBEDDED)
 	for lib in $(BIN)/lib/lib*.so.1; do \
 		stripped=$(EMBEDDED)/$${lib##*/}; \

@@ -19,8 +19,7 @@ import (
 func TestReplayOntoDaemon(t *testing.T) {
 	harness.LocalPrograms.Acquire(t)
 	c := harness.NewVethLink(t)
-	dir := t.TempDir()
-	harness.RunCommand(t, "make", "-C", "../libverbs", "OUT="+dir)
+	dir := harness.Libraries(t)
 	program := scenarioProgram(t)
 	files := []string{"vp-all-ops", "loss-pp-rc", "write-bw-ackreq", "read-bw-mtu4096", "vp-rnr-multi", "vp-nak-sendtoolong",
 		"vp-nak-oobwrite", "loss-atomic", "loss-read-resp", "dup-read", "cm-rping", "vp-psn-wrap", "vp-uc-ops"}

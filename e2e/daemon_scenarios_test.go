@@ -19,8 +19,7 @@ func TestScenariosAgainstDaemon(t *testing.T) {
 	for i, ns := range c.Namespaces {
 		harness.RunCommand(t, "ip", "-n", ns, "addr", "add", fmt.Sprintf("fd79:8::%d/64", i+1), "dev", c.Interface, "nodad")
 	}
-	dir := t.TempDir()
-	harness.RunCommand(t, "make", "-C", "../libverbs", "OUT="+dir)
+	dir := harness.Libraries(t)
 	program := scenarioProgram(t)
 	bin := harness.Binary(t)
 	files, err := filepath.Glob(scenarioFiles)

@@ -29,7 +29,7 @@ func NeedPrograms(t *testing.T) {
 // buildLibraries builds the replacements of libibverbs and librdmacm from this tree.
 var buildLibraries = sync.OnceValues(func() (string, error) {
 	dir := filepath.Join(workDir, "lib")
-	out, err := exec.Command("make", "-C", "../libverbs", "OUT="+dir).CombinedOutput()
+	out, err := exec.Command("make", "-j2", "-C", "../libverbs", "OUT="+dir).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("make libs: %w: %s", err, out)
 	}
@@ -55,7 +55,7 @@ func SanitizedLibraries(t *testing.T) (dir, runtime string) {
 	dir = Libraries(t)
 	sanitizeMu.Lock()
 	defer sanitizeMu.Unlock()
-	RunCommand(t, "make", "-C", "../libverbs", "OUT="+dir, "sanitized")
+	RunCommand(t, "make", "-j2", "-C", "../libverbs", "OUT="+dir, "sanitized")
 	return filepath.Join(dir, "sanitized"), strings.TrimSpace(RunCommand(t, "gcc", "-print-file-name=libasan.so"))
 }
 
