@@ -59,6 +59,7 @@ func (l *runningPair) slowClient(p *servedPages, n byte) (q, peer *queue) {
 	})
 	for _, s := range [][2]*queue{{q, peer}, {peer, q}} {
 		a := attrs(1024, s[1])
+		a.Timeout = 0 // the memory may take longer than seven retries
 		a.AV.Path, err = s[0].Device.ResolvePath(context.Background(), &a.AV)
 		check(p.t, err)
 		l.ea.Do(func() { s[0].connectWith(a) })
@@ -106,8 +107,8 @@ func TestEngineGoesOnWhileAPageFaultWaits(t *testing.T) {
 			by, wr := c.wr(q, peer)
 			l.postAs(by, wr)
 			l.exchange(t, 200)
-			if _, ok := by.cq.Poll(); ok {
-				t.Fatal("the message was completed before its page was there")
+			if early, ok := by.cq.Poll(); ok {
+				t.Fatalf("the message was completed before its page was there: %+v", early)
 			}
 			p.serve()
 			if w := l.wait(t, by.client); w.Status != ib.WCSuccess {
