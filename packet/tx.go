@@ -1,5 +1,7 @@
 package packet
 
+import "encoding/binary"
+
 // Tx is a packet to send, from BTH to pad. Payload refers to the data without copying it. A link
 // adds the Ethernet, IP and UDP headers and the ICRC.
 //
@@ -7,7 +9,8 @@ package packet
 type Tx struct {
 	Head    [MaxHeaderLen]byte // BTH and extended headers
 	HeadLen uint8
-	Pad     uint8    // number of zero bytes after the payload
+	Pad     uint8 // number of zero bytes after the payload
+	Run     Run
 	Payload [][]byte // in order, without empty slices
 	Len     int      // length from BTH to pad: HeadLen + payload + Pad
 }
@@ -23,7 +26,7 @@ func (t *Tx) Set(h *Header, p ...[]byte) {
 }
 
 // Begin empties t.
-func (t *Tx) Begin() { t.Payload, t.Len = t.Payload[:0], 0 }
+func (t *Tx) Begin() { t.Payload, t.Len, t.Run = t.Payload[:0], 0, Run{} }
 
 // Add appends p to the payload without copying it. p must not change until the packet is sent.
 func (t *Tx) Add(p []byte) {
@@ -39,4 +42,53 @@ func (t *Tx) Finish(h *Header) {
 	t.Pad = h.Pad
 	t.HeadLen = uint8(h.Put(t.Head[:]))
 	t.Len += int(t.HeadLen) + int(t.Pad)
+}
+
+// FinishRun is Finish for the first packet of a run. What was added is the payload of all packets,
+// of which each has an equal part that needs no pad.
+func (t *Tx) FinishRun(h *Header, r Run) {
+	t.Len, t.Run = t.Len/r.Packets(), r
+	t.Finish(h)
+}
+
+// A Run says that a packet stands for consecutive packets of one message of the service RC: FIRST
+// or MIDDLE, then MIDDLE, and LAST if the run ends the message. It has the headers of the first of
+// them, which has no AckReq, and the payload of all. Each has an equal part.
+type Run struct {
+	Repeat uint16 // how many more packets there are; 0: it is no run
+	Ends   bool   // the last one is LAST, without immediate data, and requests an ACK
+}
+
+// Packets returns the number of packets.
+func (r Run) Packets() int { return 1 + int(r.Repeat) }
+
+// Opcodes returns the opcodes of the packets after the first one, which has the opcode first, and
+// of the last one.
+func (r Run) Opcodes(first Opcode) (middle, last Opcode) {
+	if middle = first; first.Info().Position == First {
+		middle++
+	}
+	if last = middle; r.Ends {
+		last++
+	}
+	return middle, last
+}
+
+// Header writes the headers of the k-th packet to b and returns their length. head are those of the
+// first one.
+func (r Run) Header(b, head []byte, k int) int {
+	n := copy(b, head)
+	if k == 0 {
+		return n
+	}
+	middle, last := r.Opcodes(Opcode(head[0]))
+	b[0] = byte(middle)
+	w := binary.BigEndian.Uint32(head[8:])
+	w = w&^PSNMask | (w+uint32(k))&PSNMask
+	if r.Ends && k == int(r.Repeat) {
+		b[0] = byte(last)
+		w |= 1 << 31 // AckReq
+	}
+	binary.BigEndian.PutUint32(b[8:], w)
+	return BTHLen
 }

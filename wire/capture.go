@@ -75,6 +75,8 @@ type CaptureLink struct {
 	last  int64  // the link's time of the last frame
 	marks uint64 // the last mark
 
+	splitter runSplitter
+
 	pauses pauseRecorder // the link; nil: no pause frames arrive at it
 }
 
@@ -192,6 +194,9 @@ func (c *CaptureLink) Send(now int64, batch []TxFrame) (int, error) {
 	if taps == nil {
 		return c.inner.Send(now, batch)
 	}
+	if hasRuns(batch) {
+		return c.splitter.sendAll(now, batch, c.Send)
+	}
 	clearDropped(batch)
 	for i := range batch {
 		if batch[i].Mark == 0 {
@@ -214,6 +219,19 @@ func (c *CaptureLink) Send(now int64, batch []TxFrame) (int, error) {
 	}
 	c.end(*taps)
 	return n, err
+}
+
+// CarriesRuns implements RunCarrier.
+func (c *CaptureLink) CarriesRuns(p *Path) bool {
+	return c.taps.Load() == nil && CarriesRuns(c.inner, p)
+}
+
+// ReceiveRuns implements RunCarrier. A capture has no runs.
+func (c *CaptureLink) ReceiveRuns(now int64, batch []RxFrame) (int, error) {
+	if c.taps.Load() == nil {
+		return ReceiveRuns(c.inner, now, batch)
+	}
+	return c.Receive(now, batch)
 }
 
 // Receive implements Link.

@@ -116,12 +116,24 @@ func ipLen(n int, network packet.Network, dst netip.Addr) int {
 // IPLen returns the length of the frame's IP packet; of RoCE v1, that from GRH to ICRC.
 func (f *TxFrame) IPLen() int { return ipLen(f.Len, f.Path.Network, f.Path.Dst) }
 
-// ipLen returns the length of the frame's IP packet.
-func (f *RxFrame) ipLen() int { return ipLen(rxLen(f), f.Network, f.Dst) }
+// ipLen returns the length of the frame's IP packets, of which a run has several. Those after the
+// first one have no extended headers.
+func (f *RxFrame) ipLen() int {
+	return ipLen(rxLen(f), f.Network, f.Dst) + int(f.Run.Repeat)*ipLen(packet.BTHLen, f.Network, f.Dst)
+}
 
 func (c *LinkCounters) addTx(f *TxFrame) {
 	c.TxPackets++
 	c.TxBytes += uint64(f.IPLen())
+	if f.Run.Repeat > 0 {
+		c.addTxRest(f)
+	}
+}
+
+// addTxRest counts the packets of a run after the first one.
+func (c *LinkCounters) addTxRest(f *TxFrame) {
+	c.TxPackets += uint64(f.Run.Repeat)
+	c.TxBytes += uint64(f.IPBytes() - f.IPLen())
 }
 
 func (c *LinkCounters) addTxBatch(batch []TxFrame) {
@@ -137,7 +149,7 @@ func (c *LinkCounters) dropTx(f *TxFrame, d Drop) {
 }
 
 func (c *LinkCounters) addRx(f *RxFrame) {
-	c.RxPackets++
+	c.RxPackets += uint64(f.Run.Packets())
 	c.RxBytes += uint64(f.ipLen())
 }
 

@@ -139,6 +139,7 @@ type FabricLink struct {
 	inboxFirst  bool // the next Receive reads the inbox before the ring
 	nextID      uint16
 	counters    LinkCounters
+	splitter    runSplitter
 	onReady     atomic.Pointer[func()]
 	closed      bool
 
@@ -262,9 +263,17 @@ func (p *FabricLink) Send(now int64, batch []TxFrame) (int, error) {
 			continue
 		}
 		to := p.lookup(&batch[i])
+		whole := p.refersTo(to)
+		if batch[i].Run.Repeat > 0 && !whole {
+			if done, err := p.splitter.send(now, &batch[i], p.Send); !done || err != nil {
+				return i, err
+			}
+			i++
+			continue
+		}
 		j := i + 1
 		for j < len(batch) && !tooLong(&batch[j], fabricMTU) && p.lookup(&batch[j]) == to &&
-			(to != nil || !batch[j].Path.Dst.IsMulticast()) {
+			(whole || batch[j].Run.Repeat == 0) && (to != nil || !batch[j].Path.Dst.IsMulticast()) {
 			j++
 		}
 		n := p.sendTo(to, batch[i:j])
@@ -281,15 +290,21 @@ func (p *FabricLink) Send(now int64, batch []TxFrame) (int, error) {
 func tooLong(f *TxFrame, mtu int) bool { return f.IPLen() > mtu }
 
 func (p *FabricLink) lookup(f *TxFrame) *FabricLink {
-	t := p.fabric.table.Load()
-	if p.route.path != f.Path || p.route.table != t {
-		p.route = route{f.Path, t, t.ports[f.Path.station()]}
-	}
-	to := p.route.to
+	to := p.lookupPath(f.Path)
 	if to != nil && to.slices != nil {
 		return to.slices[SliceOf(destQP(f.Head[:]), len(to.slices))]
 	}
 	return to
+}
+
+// lookupPath returns the link that has the destination address of a path, of several slices the
+// first.
+func (p *FabricLink) lookupPath(path *Path) *FabricLink {
+	t := p.fabric.table.Load()
+	if p.route.path != path || p.route.table != t {
+		p.route = route{path, t, t.ports[path.station()]}
+	}
+	return p.route.to
 }
 
 // sendTo sends frames to one link and returns how many it took.
@@ -303,10 +318,21 @@ func (p *FabricLink) sendTo(to *FabricLink, batch []TxFrame) int {
 		return len(batch)
 	case p.fabric.network != nil && p != to:
 		return p.fabric.network.send(p, to, batch)
-	case p == to || p.owner != nil && p.owner == to.owner:
+	case p.refersTo(to):
 		return p.sendByReference(to, batch)
 	}
 	return p.sendCopies(to, batch)
+}
+
+// refersTo reports whether frames to a link refer to their payload.
+func (p *FabricLink) refersTo(to *FabricLink) bool {
+	return to != nil && (p == to || p.owner != nil && p.owner == to.owner && p.fabric.network == nil)
+}
+
+// CarriesRuns implements RunCarrier. The slices of a NIC may belong to different owners.
+func (p *FabricLink) CarriesRuns(path *Path) bool {
+	to := p.lookupPath(path)
+	return p.refersTo(to) && to.slices == nil
 }
 
 // sendByReference puts frames in the ring of a link of the same owner.
@@ -319,7 +345,7 @@ func (p *FabricLink) sendByReference(to *FabricLink, batch []TxFrame) int {
 		if !to.ring.push(f, mac) {
 			return i
 		}
-		p.nextID++
+		p.nextID += uint16(f.Run.Packets())
 	}
 	return len(batch)
 }
@@ -354,13 +380,22 @@ func (p *FabricLink) ready() {
 
 // Receive implements Link.
 func (p *FabricLink) Receive(now int64, batch []RxFrame) (int, error) {
+	return p.receive(now, batch, false)
+}
+
+// ReceiveRuns implements RunCarrier.
+func (p *FabricLink) ReceiveRuns(now int64, batch []RxFrame) (int, error) {
+	return p.receive(now, batch, true)
+}
+
+func (p *FabricLink) receive(now int64, batch []RxFrame, runs bool) (int, error) {
 	if p.closed {
 		return 0, ErrClosed
 	}
 	p.now = now
 	if n := p.fabric.network; n != nil {
 		p.ring.release()
-		k := p.ring.receive(batch)
+		k := p.ring.receive(batch, runs)
 		k += n.receive(p, batch[k:])
 		p.counters.addRxBatch(batch[:k])
 		return k, nil
@@ -372,9 +407,9 @@ func (p *FabricLink) Receive(now int64, batch []RxFrame) (int, error) {
 	var n int
 	if p.inboxFirst {
 		n = p.arrivals.receive(batch)
-		n += p.ring.receive(batch[n:])
+		n += p.ring.receive(batch[n:], runs)
 	} else {
-		n = p.ring.receive(batch)
+		n = p.ring.receive(batch, runs)
 		n += p.arrivals.receive(batch[n:])
 	}
 	p.inboxFirst = !p.inboxFirst // so that neither starves the other

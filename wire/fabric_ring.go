@@ -18,9 +18,11 @@ var zeros [4]byte
 type frameRing struct {
 	slots []ringSlot // grows with use, up to limit
 	limit int
-	first int // oldest slot in use
-	out   int // slots, from first on, that receive has returned
-	n     int // slots in use
+	first int       // oldest slot in use
+	out   int       // slots, from first on, that receive has returned
+	n     int       // slots in use
+	part  int       // packets of the run in the next slot that receive has returned
+	parts []RunPart // of the packets of runs that the last receive has returned
 }
 
 type ringSlot struct {
@@ -35,6 +37,7 @@ type ringSlot struct {
 	whole   []byte   // the frame, if it was copied; or the bytes of tail, if those were
 	copied  bool
 	owned   bool // tail is in whole
+	run     packet.Run
 }
 
 // push queues f and reports whether there was room.
@@ -45,8 +48,9 @@ func (r *frameRing) push(f *TxFrame, mac [6]byte) bool {
 	s := r.slot(r.n)
 	r.n++
 	s.path, s.id, s.ce, s.srcMAC, s.mark = f.Path, f.ID, f.CE, mac, f.Mark
-	s.bad, s.copied, s.owned = false, false, false
-	if f.Flip != 0 || !payloadIsStable(f) {
+	s.bad, s.copied, s.owned, s.run = false, false, false, f.Run
+	stable := payloadIsStable(f)
+	if f.Run.Repeat == 0 && (f.Flip != 0 || !stable) {
 		s.whole, s.bad = appendFrame(s.whole[:0], f)
 		s.copied = true
 		return true
@@ -55,6 +59,9 @@ func (r *frameRing) push(f *TxFrame, mac [6]byte) bool {
 	s.tail = append(s.tail[:0], f.Payload...)
 	if f.Pad != 0 {
 		s.tail = append(s.tail, zeros[:f.Pad])
+	}
+	if !stable {
+		s.own()
 	}
 	return true
 }
@@ -99,30 +106,32 @@ func payloadIsStable(f *TxFrame) bool {
 // returned is its slot's, so that it changes too.
 func (r *frameRing) copyPayload() {
 	for i := range r.n {
-		s := r.slot(i)
-		if s.copied || s.owned {
-			continue
-		}
-		n := 0
-		for _, t := range s.tail {
-			n += len(t)
-		}
-		s.whole, s.owned = slices.Grow(s.whole[:0], n), true
-		for k, t := range s.tail {
-			at := len(s.whole)
-			s.whole = append(s.whole, t...)
-			s.tail[k] = s.whole[at:]
+		if s := r.slot(i); !s.copied && !s.owned {
+			s.own()
 		}
 	}
 }
 
-// receive fills batch. The frames stay in the ring until release.
-func (r *frameRing) receive(batch []RxFrame) int {
-	n := min(len(batch), r.n-r.out)
-	for i := range n {
+// own makes the slot own the payload of its frame.
+func (s *ringSlot) own() {
+	n := 0
+	for _, t := range s.tail {
+		n += len(t)
+	}
+	s.whole, s.owned = slices.Grow(s.whole[:0], n), true
+	for k, t := range s.tail {
+		at := len(s.whole)
+		s.whole = append(s.whole, t...)
+		s.tail[k] = s.whole[at:]
+	}
+}
+
+// receive fills batch, with the packets of runs unless runs is set. The frames stay in the ring
+// until release.
+func (r *frameRing) receive(batch []RxFrame, runs bool) (n int) {
+	for ; n < len(batch) && r.out < r.n; n++ {
 		s := r.slot(r.out)
-		r.out++
-		p, b := s.path, &batch[i]
+		p, b := s.path, &batch[n]
 		*b = RxFrame{
 			Network: p.Network, Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: p.TClass, HopLimit: p.HopLimit,
 			FlowLabel: p.FlowLabel, ID: s.id, SrcMAC: s.srcMAC, BadICRC: s.bad, Mark: s.mark,
@@ -136,13 +145,35 @@ func (r *frameRing) receive(batch []RxFrame) int {
 		} else {
 			b.Head, b.Tail = s.head[:s.headLen], s.tail
 		}
+		if s.run.Repeat > 0 {
+			if b.Run = s.run; !runs || r.part > 0 {
+				r.divide(s, b)
+				continue
+			}
+		}
+		r.out++
 	}
 	return n
+}
+
+// divide replaces b, the run in the next slot to receive, by its next packet.
+func (r *frameRing) divide(s *ringSlot, b *RxFrame) {
+	if !s.owned {
+		s.own() // copyPayload does not know the parts
+		b.Tail = s.tail
+	}
+	r.parts = append(r.parts, RunPart{})
+	*b = r.parts[len(r.parts)-1].Packet(b, r.part)
+	if r.part++; r.part > int(s.run.Repeat) {
+		r.part = 0
+		r.out++
+	}
 }
 
 // release frees the slots of received frames. An empty ring starts again at the first slot, so that
 // a small load stays in the processor's cache.
 func (r *frameRing) release() {
+	r.parts = r.parts[:0]
 	r.n -= r.out
 	r.first += r.out
 	r.out = 0

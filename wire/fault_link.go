@@ -52,6 +52,7 @@ type FaultLink struct {
 	rxFrames  [faultBatch]RxFrame // from the link
 	rxN, rxI  int                 // frames in rxFrames, and the next one to evaluate
 	delivered []*rxCopy           // by the last Receive, reused after the next
+	splitter  runSplitter
 }
 
 // faultRules are the rules of a FaultLink, which those of the other slices of a NIC share. Then a
@@ -208,6 +209,11 @@ func (f *FaultLink) NextDeadline() int64 {
 		d = earlier(d, max(1, f.now))
 	}
 	return d
+}
+
+// CarriesRuns implements RunCarrier.
+func (f *FaultLink) CarriesRuns(p *Path) bool {
+	return !f.rules.appliesTo(fault.Sent) && CarriesRuns(f.inner, p)
 }
 
 // CopyPayload implements Link.

@@ -17,11 +17,21 @@ func (c *rxCopy) setReceived(f *RxFrame) {
 
 // Receive implements Link.
 func (f *FaultLink) Receive(now int64, batch []RxFrame) (int, error) {
+	return f.receive(now, batch, Link.Receive)
+}
+
+// ReceiveRuns implements RunCarrier. The rules are for packets.
+func (f *FaultLink) ReceiveRuns(now int64, batch []RxFrame) (int, error) {
+	return f.receive(now, batch, ReceiveRuns)
+}
+
+// receive receives frames, by unchanged if no rule acts on them.
+func (f *FaultLink) receive(now int64, batch []RxFrame, unchanged func(Link, int64, []RxFrame) (int, error)) (int, error) {
 	if err := f.begin(now); err != nil {
 		return 0, err
 	}
 	if f.rx.empty() && f.rxI == f.rxN && !f.rules.appliesTo(fault.Received) {
-		return f.inner.Receive(now, batch)
+		return unchanged(f.inner, now, batch)
 	}
 	f.rx.free = append(f.rx.free, f.delivered...)
 	f.delivered = f.delivered[:0]

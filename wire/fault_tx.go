@@ -31,6 +31,9 @@ func (f *FaultLink) Send(now int64, batch []TxFrame) (int, error) {
 	if f.tx.empty() && f.held.n == 0 && !f.rules.appliesTo(fault.Sent) {
 		return f.inner.Send(now, batch)
 	}
+	if hasRuns(batch) {
+		return f.splitter.sendAll(now, batch, f.Send)
+	}
 	from := 0 // frames from here to i pass unchanged
 	for i := range batch {
 		if len(f.tx.ready()) > 0 {

@@ -180,7 +180,12 @@ type RxFrame struct {
 
 	ICRC    uint32 // as received
 	BadICRC bool   // the link checked the ICRC and it is wrong
-	Mark    uint64 // that of the TxFrame on a fabric; otherwise a CaptureLink sets it
+
+	// Run is that of the TxFrame. Head are then the headers of the first packet, and Tail is one
+	// slice. Only ReceiveRuns returns runs.
+	Run packet.Run
+
+	Mark uint64 // that of the TxFrame on a fabric; otherwise a CaptureLink sets it
 }
 
 // CE reports whether the ECN bits say "congestion experienced". A GRH has none.

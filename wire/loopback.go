@@ -101,37 +101,54 @@ func (l *LoopbackLink) loopBack(batch []TxFrame) int {
 		if !l.ring.push(f, f.Path.DstMAC) {
 			return i
 		}
-		l.nextID++
+		l.nextID += uint16(f.Run.Packets())
 		l.own.addTx(f)
 	}
 	return len(batch)
 }
 
+// CarriesRuns implements RunCarrier.
+func (l *LoopbackLink) CarriesRuns(p *Path) bool {
+	return l.crossing == nil && (l.route(p) == routeSelf || CarriesRuns(l.inner, p))
+}
+
 // Receive implements Link.
 func (l *LoopbackLink) Receive(now int64, batch []RxFrame) (n int, err error) {
+	return l.receive(now, batch, false)
+}
+
+// ReceiveRuns implements RunCarrier.
+func (l *LoopbackLink) ReceiveRuns(now int64, batch []RxFrame) (n int, err error) {
+	return l.receive(now, batch, true)
+}
+
+func (l *LoopbackLink) receive(now int64, batch []RxFrame, runs bool) (n int, err error) {
 	l.now = now
 	l.ring.release()
 	if !l.linkFirst {
-		n = l.receiveLooped(batch)
+		n = l.receiveLooped(batch, runs)
 	}
 	m := 0
 	if n < len(batch) {
-		if l.crossing != nil {
+		switch {
+		case l.crossing != nil:
 			m, err = l.receiveSteered(now, batch[n:])
-		} else {
+		case runs:
+			m, err = ReceiveRuns(l.inner, now, batch[n:])
+		default:
 			m, err = l.inner.Receive(now, batch[n:])
 		}
 		n += m
 	}
 	if l.linkFirst {
-		n += l.receiveLooped(batch[n:])
+		n += l.receiveLooped(batch[n:], runs)
 	}
 	l.linkFirst = !l.linkFirst // so that neither starves the other
 	return n, err
 }
 
-func (l *LoopbackLink) receiveLooped(batch []RxFrame) int {
-	n := l.ring.receive(batch)
+func (l *LoopbackLink) receiveLooped(batch []RxFrame, runs bool) int {
+	n := l.ring.receive(batch, runs)
 	l.own.addRxBatch(batch[:n])
 	return n
 }

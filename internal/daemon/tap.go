@@ -55,6 +55,14 @@ func (c *tappedLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	return n, err
 }
 
+// ReceiveRuns implements wire.RunCarrier.
+func (c *tappedLink) ReceiveRuns(now int64, batch []wire.RxFrame) (int, error) {
+	c.receiving = true
+	n, err := c.CaptureLink.ReceiveRuns(now, batch)
+	c.receiving = false
+	return n, err
+}
+
 // recordedAtSender reports whether a received frame was already recorded when it was sent. alone
 // means that only this link is recorded. Pause frames come from switches, which are not.
 func (c *tappedLink) recordedAtSender(frame []byte, alone bool) bool {
