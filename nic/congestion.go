@@ -279,7 +279,7 @@ func (q *QP) sent(frames []wire.TxFrame) {
 	k, now, total := &q.congestion, q.device.engine.now, 0
 	for i := range frames {
 		p := frames[i].Path
-		bytes := packet.EthernetLen + frames[i].IPLen()
+		bytes := frames[i].Run.Packets()*packet.EthernetLen + frames[i].IPBytes()
 		if rate := lower(q.rateLimit, p.Rate); rate != 0 {
 			k.pacer.Sent(now, bytes, rate, q.device.congestion.params.Burst())
 		}

@@ -26,6 +26,7 @@ type FrameBuffers struct {
 	grhs  []packet.GRH // parallel to batch: deferred writes of receives refer to them
 	addr  packet.Addressing
 	pkt   transport.RxPacket
+	part  wire.RunPart // of the packet of a run
 
 	env    transport.Env
 	envOf  *Device       // whose environment env is
@@ -46,7 +47,7 @@ func NewFrameBuffers() *FrameBuffers {
 func (d *Device) receive() (n int, drained bool) {
 	d.noteSentCNPs()
 	for cost := 0; cost < d.engine.stepLimit || n < rxReferences && wire.HoldsReferences(d.link); {
-		k, err := d.link.Receive(d.engine.now, d.buffers.batch)
+		k, err := wire.ReceiveRuns(d.link, d.engine.now, d.buffers.batch)
 		if err != nil {
 			d.linkError = err
 		}
@@ -62,16 +63,40 @@ func (d *Device) receive() (n int, drained bool) {
 		noting := wire.NoterOf(d.link).Noting()
 		for i := range d.buffers.batch[:k] {
 			d.buffers.pkt.Len = 0
-			if noting {
-				d.receiveNoted(&d.buffers.batch[i], &d.buffers.grhs[i])
-			} else {
-				d.receiveFrame(&d.buffers.batch[i], &d.buffers.grhs[i])
+			switch f, g := &d.buffers.batch[i], &d.buffers.grhs[i]; {
+			case f.Run.Repeat > 0:
+				cost += d.receiveRun(f, g)
+				continue
+			case noting:
+				d.receiveNoted(f, g)
+			default:
+				d.receiveFrame(f, g)
 			}
 			cost += max(d.buffers.pkt.Len, frameCost)
 		}
 		d.engine.flush() // before the next Receive reuses the frames' storage
 	}
 	return n, !wire.HoldsReferences(d.link)
+}
+
+// receiveRun gives a run to its queue pair, as a whole if nothing about it is unusual, and returns
+// its cost.
+func (d *Device) receiveRun(f *wire.RxFrame, g *packet.GRH) int {
+	n := f.Run.Packets()
+	cost := max(len(f.Tail[0]), n*frameCost)
+	p := &d.buffers.pkt
+	if _, ok := d.parse(f); ok && !f.CE() {
+		if q, _ := d.lookUpQP(f); q != nil && !q.held() && !q.congestion.notification.Pending() && q.t.ReceiveRun(d.env(q), p) {
+			_, last := f.Run.Opcodes(p.Opcode)
+			d.received(q, last)
+			return cost
+		}
+	}
+	for k := range n {
+		one := d.buffers.part.Packet(f, k)
+		d.receiveNoted(&one, g)
+	}
+	return cost
 }
 
 // receiveNoted is receiveFrame for a NIC with a capture, which gets a note if the packet is
@@ -144,7 +169,12 @@ func (d *Device) deliver(q *QP) {
 	}
 	q.t.Receive(d.env(q), &d.buffers.pkt)
 	q.stateChanged()
-	if !d.engine.stepped && d.engine.lender.processor != 0 && endsMessage(d.buffers.pkt.Opcode) {
+	d.received(q, d.buffers.pkt.Opcode)
+}
+
+// received gives a queue pair its turn after it has received a packet, or a run with this last one.
+func (d *Device) received(q *QP, last packet.Opcode) {
+	if !d.engine.stepped && d.engine.lender.processor != 0 && endsMessage(last) {
 		d.engine.lender.noteMessage(q.ctx)
 	}
 	switch {
@@ -177,7 +207,7 @@ func (d *Device) parse(f *wire.RxFrame) (transport.DropReason, bool) {
 	if p.TVer != 0 {
 		return transport.DropTVer, false
 	}
-	p.CE, p.VLAN = f.CE(), 0
+	p.CE, p.VLAN, p.Run = f.CE(), 0, f.Run
 	if f.Tagged {
 		p.VLAN = f.TCI
 	}

@@ -29,6 +29,9 @@ func (d *Device) Room(t *transport.QP) int { return d.tx.room(t.PathMTU()) }
 // Last implements transport.Sink.
 func (d *Device) Last(t *transport.QP) bool { return d.tx.last(t.PathMTU()) }
 
+// Run implements transport.Sink.
+func (d *Device) Run(t *transport.QP) int { return d.run(t.UserData().(*QP)) }
+
 // Discard implements transport.Sink.
 func (d *Device) Discard(t *transport.QP, psn, n uint32) {
 	d.tx.discardResponses(t.UserData().(*QP).path, t.DestQPN(), psn, n)

@@ -59,6 +59,7 @@ type txState struct {
 type frameBatch struct {
 	sent   int    // frames[:sent] were accepted by the link
 	filled int    // frames[sent:filled] wait for the link
+	runs   int    // packets that frames[:filled] stand for, beyond one each
 	taken  uint64 // frames that the link accepted, or did not for txStall
 	frames []wire.TxFrame
 	copies []copiedPayload // parallel to frames; nil: these have no payload of programs
@@ -146,9 +147,10 @@ func (t *txState) forbidReferences() {
 	}
 }
 
-// free returns how many frames of the batch being filled are free.
+// free returns how many packets the batch being filled has room for. A run has as many as it stands
+// for, so that it does not make a step longer.
 func (t *txState) free() int {
-	n := len(t.into.frames) - t.into.filled
+	n := len(t.into.frames) - t.into.filled - t.into.runs
 	if t.into == &t.data {
 		n -= t.reserved
 	}
@@ -166,7 +168,7 @@ func (t *txState) rewind() {
 		return
 	}
 	if t.congested = !t.empty(); t.data.empty() {
-		t.data.sent, t.data.filled = 0, 0
+		t.data.sent, t.data.filled, t.data.runs = 0, 0, 0
 	}
 	if t.replies.empty() && (t.data.empty() || t.data.taken != t.overtaken) {
 		t.replies.sent, t.replies.filled, t.overtaken = 0, 0, t.data.taken
@@ -209,6 +211,10 @@ func (t *txState) finish() {
 		t.into.filled--
 	default:
 		t.left -= max(t.open.Len, frameCost)
+		if n := int(t.open.Run.Repeat); n > 0 {
+			t.left -= n * max(t.open.Len-int(t.open.HeadLen)+packet.BTHLen, frameCost)
+			t.into.runs += n
+		}
 	}
 	t.open = nil
 }
@@ -227,6 +233,19 @@ func (t *txState) room(mtu int) int {
 func (t *txState) last(mtu int) bool {
 	t.finish()
 	return t.left <= packetCost(mtu) || t.free() == 1
+}
+
+// run returns how many full packets before the last one of q's turn may be one run.
+func (d *Device) run(q *QP) int {
+	t := &d.tx
+	t.finish()
+	path, mtu := q.route(), q.t.PathMTU()
+	before := t.left - packetCost(mtu)
+	if before <= 0 || path == nil || !wire.CarriesRuns(d.link, path) {
+		return 0
+	}
+	cost := max(packet.BTHLen+packet.RETHLen+mtu, frameCost)
+	return min((before+cost-1)/cost, t.free()-1)
 }
 
 // packetCost returns the most that a packet takes of a turn.

@@ -36,6 +36,10 @@ type Sink interface {
 	// an acknowledgement. It may be wrong.
 	Last(q *QP) bool
 
+	// Run reports how many of the next slots may be one run of full packets (packet.Run), none of
+	// them the last one as of Last. Less than 2 means that there may be no run.
+	Run(q *QP) int
+
 	// Discard drops the READ responses of q that Packet was called for and that have not left, if
 	// they have one of n PSNs from psn on.
 	Discard(q *QP, psn, n uint32)
@@ -137,12 +141,13 @@ type Completion struct {
 // An RxPacket is a received packet: its parsed headers, and the payload without padding.
 type RxPacket struct {
 	packet.Header
-	Payload [][]byte // pieces in order; valid during the call and until Env.Mem is flushed
-	Len     int      // payload bytes
-	CE      bool     // congestion experienced
-	SL      uint8    // service level, passed on as Completion.SL
-	VLAN    uint16   // VLAN tag, passed on as Completion.VLAN
-	GRH     []byte   // UD: 40 bytes placed before the payload; valid as long as Payload
+	Payload [][]byte   // pieces in order; valid during the call and until Env.Mem is flushed
+	Len     int        // payload bytes
+	Run     packet.Run // Payload is that of all its packets
+	CE      bool       // congestion experienced
+	SL      uint8      // service level, passed on as Completion.SL
+	VLAN    uint16     // VLAN tag, passed on as Completion.VLAN
+	GRH     []byte     // UD: 40 bytes placed before the payload; valid as long as Payload
 }
 
 // A Writer identifies the side of a queue pair that writes to memory. It is the tag of

@@ -108,6 +108,7 @@ func TestControllerLimitsWindow(t *testing.T) {
 type unawareSink struct{ *side }
 
 func (unawareSink) Last(*QP) bool { return false }
+func (unawareSink) Run(*QP) int   { return 0 }
 
 // A window that became smaller is not full before a packet asked for an ACK. Otherwise the
 // requester would wait for its timer.

@@ -14,18 +14,19 @@ import (
 // A side is one end of a connected pair: its queue pair, memory and receive queue, and the packets,
 // completions and events of the queue pair.
 type side struct {
-	t      *testing.T
-	qp     *QP
-	env    Env
-	table  *mrtable.Table
-	region *mrtable.Region
-	mem    []byte
-	rq     recvQueue
-	out    []*packet.Tx // emitted, not yet delivered
-	room   int          // transmit slots left in this step; -1: no limit
-	done   []Completion
-	events []ib.EventType
-	count  Counters
+	t       *testing.T
+	qp      *QP
+	env     Env
+	table   *mrtable.Table
+	region  *mrtable.Region
+	mem     []byte
+	rq      recvQueue
+	out     []*packet.Tx // emitted, not yet delivered
+	room    int          // transmit slots left in this step; -1: no limit
+	settled *packet.Tx   // the last run whose slots runSink has taken
+	done    []Completion
+	events  []ib.EventType
+	count   Counters
 }
 
 type recvQueue struct {
@@ -62,6 +63,7 @@ func (s *side) Room(*QP) int {
 	return s.room
 }
 func (s *side) Last(*QP) bool                 { return s.room == 1 }
+func (s *side) Run(*QP) int                   { return 0 }
 func (s *side) Complete(_ *QP, c *Completion) { s.done = append(s.done, *c) }
 func (s *side) Event(_ *QP, ev ib.EventType)  { s.events = append(s.events, ev) }
 

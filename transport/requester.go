@@ -166,6 +166,11 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 
 	before := r.src
 	r.src.seek(w, offset)
+	if !last {
+		if run := q.nextRun(e, w); run.Repeat > 0 && q.emitRun(e, w, run) {
+			return true, false
+		}
+	}
 	var err error
 	e.segs, err = r.src.take(e, q, n, e.segs[:0])
 	if isTransient(err) {
@@ -208,6 +213,62 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 		r.cur, r.pkt = r.cur+1, 0
 	}
 	return true, false
+}
+
+// nextRun returns the run that begins with the next packet, or none. The payload of a run is
+// available and contiguous. None of its packets was sent before, or requests an ACK, except LAST.
+func (q *QP) nextRun(e *Env, w *wqe) (run packet.Run) {
+	r := &q.req
+	rest := int(w.psns - r.pkt)
+	if q.cfg.Service != packet.RC || r.send != r.next || w.Flags&ib.SendInline != 0 || r.pkt == 0 && w.kind != packet.KindWrite {
+		return run
+	}
+	interval := min(ackInterval, r.window.Size()/acksPerWindow)
+	window := r.window.Size() + r.readPSNs
+	outstanding := r.send - r.una
+	if uint64(r.sinceAck)+1 >= interval || outstanding+1 >= window {
+		return run
+	}
+	n := min(rest, int(interval)-1-r.sinceAck, int(window-1-outstanding), e.Sink.Run(q))
+	if n < 2 || len(r.src.chunk) == 0 && r.src.fetch(e, q) != nil {
+		return run // emitRequest finds the same error
+	}
+	n = min(n, len(r.src.chunk)/q.attr.PathMTU)
+	if run.Ends = n == rest && w.Opcode == ib.WRRDMAWrite; n == rest && !run.Ends {
+		n--
+	}
+	run.Repeat = uint16(max(0, n-1))
+	return run
+}
+
+// emitRun emits a run.
+func (q *QP) emitRun(e *Env, w *wqe, run packet.Run) bool {
+	r := &q.req
+	tx := e.Sink.Packet(q)
+	if tx == nil {
+		return false
+	}
+	n := run.Packets()
+	e.segs, _ = r.src.take(e, q, uint32(n*q.attr.PathMTU), e.segs[:0]) // it is available
+	h := &e.hdr
+	h.Opcode = packet.Opcode(requestOpcode(w.Opcode, r.pkt == 0, false))
+	h.RETH = packet.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: w.length}
+	tx.Begin()
+	tx.Add(e.segs[0])
+	tx.FinishRun(h, run)
+	c := q.cfg.Counters
+	middle, last := run.Opcodes(h.Opcode)
+	c.TxOpcode[h.Opcode]++
+	c.TxOpcode[middle] += uint64(run.Repeat - 1)
+	c.TxOpcode[last]++
+	r.send += uint64(n)
+	r.next = r.send
+	r.sinceAck, r.pkt = r.sinceAck+n, r.pkt+uint32(n)
+	if run.Ends {
+		r.sinceAck, r.cur, r.pkt = 0, r.cur+1, 0
+		r.timeRequest(r.send-1, e.Now)
+	}
+	return true
 }
 
 // setDatagramHeaders sets the destination and the DETH of a UD packet.

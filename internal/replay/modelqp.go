@@ -55,6 +55,9 @@ func (b *modelQP) Discard(*transport.QP, uint32, uint32) {}
 
 func (b *modelQP) Room(*transport.QP) int { return b.room }
 
+// Run implements transport.Sink. A model makes single packets.
+func (b *modelQP) Run(*transport.QP) int { return 0 }
+
 // Last implements transport.Sink. The room of a model ends after each packet.
 func (b *modelQP) Last(*transport.QP) bool { return false }
 
