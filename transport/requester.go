@@ -102,6 +102,13 @@ func (r *requester) windowLeft() uint64 {
 	return limit - min(limit, r.send-r.una)
 }
 
+// withoutAck returns how many more packets may be sent that do not request an ACK, unless a message
+// or the turn ends before.
+func (r *requester) withoutAck() uint64 {
+	interval := min(ackInterval, r.window.Size()/acksPerWindow)
+	return min(interval-min(interval, uint64(r.sinceAck)+1), max(r.windowLeft(), 1)-1)
+}
+
 // tryStart assigns PSNs to w, the next unstarted work request, and reports whether it could. If w
 // is invalid, tryStart sets its status.
 func (q *QP) tryStart(e *Env, w *wqe) bool {
@@ -193,10 +200,11 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	h.RETH = packet.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: w.length}
 	h.Imm, h.Invalidate, h.XRCSRQ = w.Imm, w.Imm, w.RemoteSRQ
 	h.Solicited = last && w.Flags&ib.SendSolicited != 0 && consumesRecv(w)
+	requestAck := last || lastSlot || r.withoutAck() == 0
 	r.sinceAck++
 	if !q.reliable() {
 		q.setDatagramHeaders(h, w)
-	} else if last || lastSlot || uint64(r.sinceAck) >= min(ackInterval, r.window.Size()/acksPerWindow) || r.send+1-r.una >= r.window.Size()+r.readPSNs {
+	} else if requestAck {
 		h.AckReq, r.sinceAck = true, 0
 		r.timeRequest(r.send, e.Now)
 	}
@@ -223,13 +231,7 @@ func (q *QP) nextRun(e *Env, w *wqe) (run packet.Run) {
 	if q.cfg.Service != packet.RC || r.send != r.next || w.Flags&ib.SendInline != 0 || r.pkt == 0 && w.kind != packet.KindWrite {
 		return run
 	}
-	interval := min(ackInterval, r.window.Size()/acksPerWindow)
-	window := r.window.Size() + r.readPSNs
-	outstanding := r.send - r.una
-	if uint64(r.sinceAck)+1 >= interval || outstanding+1 >= window {
-		return run
-	}
-	n := min(rest, int(interval)-1-r.sinceAck, int(window-1-outstanding), e.Sink.Run(q))
+	n := min(rest, int(r.withoutAck()), e.Sink.Run(q))
 	if n < 2 || len(r.src.chunk) == 0 && r.src.fetch(e, q) != nil {
 		return run // emitRequest finds the same error
 	}

@@ -27,7 +27,7 @@ var mutations = []mutation{
 	{"a run of a WRITE needs a region that is still registered (9.7.4.1.5)", "responder_run.go",
 		"if !region.Live() {", "if false {"},
 	{"a run consists of packets that request no ACK, except LAST (9.7.5.2.4)", "requester.go",
-		"n := min(rest, int(interval)-1-r.sinceAck,", "n := min(rest,"},
+		"n := min(rest, int(r.withoutAck()), e.Sink.Run(q))", "n := min(rest, e.Sink.Run(q))"},
 	{"First and Middle are exactly as long as the path MTU (9.7.4.1.6)", "responder.go",
 		"return p.Len == mtu", "return p.Len <= mtu"},
 	{"no more outstanding READs and atomics than max_dest_rd_atomic (9.7.4.1.4)", "responder.go",
