@@ -68,9 +68,11 @@ func (a *readAhead) take(r *mrtable.Region, addr uint64) (b []byte, ok bool, err
 	if !rd.Of(r, addr) {
 		return nil, false, nil
 	}
+	if b, err = rd.Bytes(); err != nil {
+		return nil, true, err // b is old memory of the arena; a second take finds the same error
+	}
 	a.next++
-	b, err = rd.Bytes()
-	return b, true, err
+	return b, true, nil
 }
 
 // queue queues reads of n bytes of a region at addr.

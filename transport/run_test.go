@@ -321,3 +321,49 @@ func TestRunsConsistOfThePacketsSentWithoutThem(t *testing.T) {
 		t.Errorf("%d runs were sent", whole)
 	}
 }
+
+// A WRITE whose memory is missing fails, with runs too. What the arena has read before, which may
+// belong to another program, is not sent in its place.
+func TestDataThatCannotBeReadAreNotSent(t *testing.T) {
+	const page = 4096
+	for _, runs := range []bool{false, true} {
+		a, b := connect(t, defaults)
+		a.mem = mappedPages(t, 16)
+		a.useCopiedMemory(1 << 20)
+		earlier := bytes.Repeat([]byte{0x5e}, 4*page)
+		copy(a.mem, earlier)
+		removePage(t, a.mem[8*page:12*page])
+		if runs {
+			a.env.Sink = runSink{a}
+		}
+		write := func(id uint64, from int) {
+			a.post(SendWR{ID: id, Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, RemoteAddr: sideBase + uint64(from),
+				RKey: b.region.RKey(), SGEs: a.sge(from, 4*page)})
+			for range 20 {
+				a.transmit()
+				for _, tx := range a.out {
+					b.receiveRun(tx)
+				}
+				b.transmit()
+				for _, tx := range b.out {
+					a.receive(tx)
+				}
+				a.out, b.out = nil, nil
+				a.env.Mem.Epoch()
+				a.env.Mem.ReleaseReads()
+			}
+		}
+		write(1, 0)
+		write(2, 8*page)
+		b.flush()
+		if !bytes.Equal(b.mem[:4*page], earlier) {
+			t.Fatalf("runs %t: the first WRITE did not arrive", runs)
+		}
+		if n := bytes.Count(b.mem[8*page:12*page], []byte{0x5e}); n > 0 {
+			t.Errorf("runs %t: the peer got %d bytes of the earlier message", runs, n)
+		}
+		if got, want := statuses(a.done), fmt.Sprintf("1:%d 2:%d", ib.WCSuccess, ib.WCLocProtErr); got != want {
+			t.Errorf("runs %t: statuses %s, want %s", runs, got, want)
+		}
+	}
+}

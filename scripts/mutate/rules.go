@@ -28,6 +28,8 @@ var mutations = []mutation{
 		"if !region.Live() {", "if false {"},
 	{"a run consists of packets that request no ACK, except LAST (9.7.5.2.4)", "requester.go",
 		"n := min(rest, int(r.withoutAck()), e.Sink.Run(q))", "n := min(rest, e.Sink.Run(q))"},
+	{"data whose read from memory has failed are not sent", "readahead.go",
+		"return nil, true, err //", "return b, true, err //"},
 	{"First and Middle are exactly as long as the path MTU (9.7.4.1.6)", "responder.go",
 		"return p.Len == mtu", "return p.Len <= mtu"},
 	{"no more outstanding READs and atomics than max_dest_rd_atomic (9.7.4.1.4)", "responder.go",
