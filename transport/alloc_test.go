@@ -25,8 +25,13 @@ func (p *slotSink) Packet(*QP) *packet.Tx {
 func (p *slotSink) Discard(*QP, uint32, uint32) {}
 func (p *slotSink) Room(*QP) int                { return len(p.slots) - p.n }
 func (p *slotSink) Last(*QP) bool               { return p.Room(nil) == 1 }
-func (p *slotSink) Run(*QP) int                 { return 0 }
-func (p *slotSink) Complete(*QP, *Completion)   {}
+func (p *slotSink) Run(*QP) int {
+	if !p.runs {
+		return 0
+	}
+	return p.Room(nil) - 1
+}
+func (p *slotSink) Complete(*QP, *Completion) {}
 
 // deliver passes the packets that p emitted to the queue pair of to.
 func (p *slotSink) deliver(to *slotSink, pkt *RxPacket) {
