@@ -25,7 +25,7 @@ func (f *FaultLink) ReceiveRuns(now int64, batch []RxFrame) (int, error) {
 	return f.receive(now, batch, ReceiveRuns)
 }
 
-// receive receives frames, by unchanged if no rule acts on them.
+// receive calls unchanged for the link if no rule acts on what it receives.
 func (f *FaultLink) receive(now int64, batch []RxFrame, unchanged func(Link, int64, []RxFrame) (int, error)) (int, error) {
 	if err := f.begin(now); err != nil {
 		return 0, err

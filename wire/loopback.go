@@ -21,6 +21,7 @@ type LoopbackLink struct {
 	lastPath  *Path
 	lastRoute loopbackRoute
 	groups    map[netip.Addr]bool // joined
+	splitter  runSplitter
 
 	*crossing // nil: one engine drives the NIC
 }
@@ -35,7 +36,8 @@ const (
 )
 
 // NewLoopbackLink wraps a link that does not deliver frames to their sender, as FabricLink does.
-// local reports whether a station is currently the NIC's own; it is called once per path and batch.
+// local reports whether a station is currently the NIC's own; it is called once for each path of a
+// batch, and once more for those that may have runs.
 func NewLoopbackLink(inner Link, local func(Station) bool) *LoopbackLink {
 	return &LoopbackLink{inner: inner, local: local, mtu: inner.Capabilities().MTU, ring: frameRing{limit: loopbackQueue},
 		groups: map[netip.Addr]bool{}}
@@ -59,13 +61,22 @@ func (l *LoopbackLink) Send(now int64, batch []TxFrame) (int, error) {
 			n, err = l.inner.Send(now, batch[i:j])
 			l.copyToSelf(batch[i : i+n])
 		default:
-			n, err = l.inner.Send(now, batch[i:j])
+			n, err = l.sendThrough(now, batch[i:j])
 		}
 		if i += n; i < j || err != nil {
 			return i, err
 		}
 	}
 	return len(batch), nil
+}
+
+// sendThrough sends frames through the link. If the NIC has lost its address since CarriesRuns,
+// runs to itself are among them, which the link may not know.
+func (l *LoopbackLink) sendThrough(now int64, batch []TxFrame) (int, error) {
+	if _, ok := l.inner.(RunCarrier); !ok && hasRuns(batch) {
+		return l.splitter.sendAll(now, batch, l.inner.Send)
+	}
+	return l.inner.Send(now, batch)
 }
 
 // route returns where the frames of a path go.

@@ -8,7 +8,8 @@ import "softroce/packet"
 // link that sends them elsewhere, a capture and a fault program divide runs that they are to send,
 // and a receiver that does not ask for runs gets none.
 
-// A RunCarrier is a link between NICs of one engine, or middleware around one.
+// A RunCarrier is a link between NICs of one engine, or middleware around one. Its Send takes runs
+// of any path.
 type RunCarrier interface {
 	// CarriesRuns reports whether Send passes runs with this path on undivided. Later it may have
 	// to divide them: a capture may have begun, or another engine's NIC have the address.
@@ -119,10 +120,13 @@ func (s *runSplitter) sendAll(now int64, batch []TxFrame, send func(int64, []TxF
 			}
 			continue
 		}
-		if done, err := s.send(now, &batch[i], send); !done || err != nil {
+		done, err := s.send(now, &batch[i], send)
+		if done {
+			i++
+		}
+		if !done || err != nil {
 			return i, err
 		}
-		i++
 	}
 	return len(batch), nil
 }

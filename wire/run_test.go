@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -294,5 +295,53 @@ func TestRunsDoNotAllocate(t *testing.T) {
 				t.Errorf("owners %v: %v allocations", owners, n)
 			}
 		}
+	}
+}
+
+// A packetLink knows no runs. It notes the frames that it is to send.
+type packetLink struct {
+	Link
+	sent []TxFrame
+}
+
+func (l *packetLink) Send(_ int64, batch []TxFrame) (int, error) {
+	l.sent = append(l.sent, batch...)
+	return len(batch), nil
+}
+
+// A run that a NIC has made for itself is divided if the NIC has lost its address when it sends the
+// run, and the frames go to the link.
+func TestLoopbackDividesRunsIfTheAddressIsGone(t *testing.T) {
+	own := true
+	inner := &packetLink{Link: NewFabric().NewLink("x", addrA)}
+	l := NewLoopbackLink(inner, func(Station) bool { return own })
+	if !CarriesRuns(l, aToB) {
+		t.Fatal("a NIC does not send itself runs")
+	}
+	own = false
+	l.lastPath = nil // as after each Send
+	run, payload := runFrame(aToB, 1, packet.WriteFirst, packet.Run{Repeat: 7, Ends: true})
+	want := asPackets(&run, payload)
+	if n, err := l.Send(2, []TxFrame{run}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	if len(inner.sent) != len(want) {
+		t.Fatalf("the link gets %d frames, want %d", len(inner.sent), len(want))
+	}
+	for i := range want {
+		got, want := &inner.sent[i], &want[i]
+		if head := want.Head[:want.HeadLen]; got.Run.Repeat != 0 || got.Len != want.Len || !bytes.Equal(got.Head[:got.HeadLen], head) {
+			t.Errorf("frame %d: %x, %d bytes, want %x, %d", i, got.Head[:got.HeadLen], got.Len, head, want.Len)
+		}
+	}
+}
+
+// A link that takes all packets of a run and then reports an error has taken the run.
+func TestRunWithAnErrorIsTaken(t *testing.T) {
+	run, _ := runFrame(aToB, 1, packet.WriteFirst, packet.Run{Repeat: 7, Ends: true})
+	var s runSplitter
+	n, err := s.sendAll(1, []TxFrame{run, run}, func(_ int64, b []TxFrame) (int, error) { return len(b), ErrClosed })
+	if n != 1 || !errors.Is(err, ErrClosed) {
+		t.Errorf("took %d frames, %v; want 1, %v", n, err, ErrClosed)
 	}
 }
