@@ -60,14 +60,14 @@ type Device struct {
 	drainedAt int64 // when the last step that emptied the link began, on the clock of the timers
 	recent    recentQPs
 	linkError error // the last error of Send or Receive
-	badPKeys  uint32
+
+	kept      []*keptFrame // for queue pairs that are held, in order
+	keptSpare []*keptFrame // storage of the next list
 
 	tx       txState
 	counters transport.Counters
 
-	gsi       gsi          // of slice 0
-	kept      []*keptFrame // for queue pairs that are held, in order
-	keptSpare []*keptFrame // storage of the next list
+	gsi gsi // of slice 0
 }
 
 // A whole is what the slices of a NIC have in common. Control operations change it, which exclude

@@ -62,7 +62,6 @@ func (d *Device) receiveMAD(f *wire.RxFrame) {
 	case d.gsi.receive == nil:
 		d.counters.Drop(transport.DropQPN)
 	case !member:
-		d.badPKeys++
 		d.counters.Drop(transport.DropPKey)
 	case p.Opcode != udSendOnly:
 		d.counters.Drop(transport.DropService)

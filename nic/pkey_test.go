@@ -161,3 +161,18 @@ func TestDatagramsOfAnotherPartitionAreDropped(t *testing.T) {
 		t.Errorf("%d drops", n)
 	}
 }
+
+// Each packet of a message counts, although a fabric passes them as one frame.
+func TestEachPacketOfALongMessageViolatesThePKey(t *testing.T) {
+	w := newTestFabric(t)
+	a, b := w.client(w.nic(1)), w.client(w.nic(2))
+	x, y := a.qp(smallCaps), b.qp(smallCaps)
+	x.connect(1024, y)
+	y.connect(1024, x)
+	check(t, b.Device.SetPKeys([]uint16{0x8001}))
+	x.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 16<<10)})
+	w.steps(3)
+	if n := b.Device.QueryPort().BadPKeyCntr; n != 16 {
+		t.Errorf("bad_pkey_cntr is %d after 16 packets", n)
+	}
+}

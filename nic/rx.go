@@ -236,7 +236,6 @@ func (q *QP) accepts(f *wire.RxFrame, p *transport.RxPacket) (transport.DropReas
 		return transport.DropState, false
 	}
 	if !q.t.PKeyMatches(p.PKey) {
-		q.device.badPKeys++
 		return transport.DropPKey, false
 	}
 	if s := p.Opcode.Service(); s != q.t.Service() && (s != packet.CNP || f.Network != packet.RoCEv2) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"softroce/internal/sharelock"
+	"softroce/transport"
 	"softroce/wire"
 	"softroce/wire/fault"
 )
@@ -129,7 +130,7 @@ func (q *QP) share() {
 // allBadPKeys returns how many packets had a P_Key that did not match.
 func (d *whole) allBadPKeys() (n uint32) {
 	for _, s := range d.slices {
-		n += s.badPKeys
+		n += uint32(s.counters.Drops[transport.DropPKey])
 	}
 	return n
 }
