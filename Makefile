@@ -75,13 +75,11 @@ deb: ## a Debian package in dist/
 
 # The test cache is off: the programs that the end-to-end tests run are not among their imports.
 # Those tests run by themselves: a guest that shares the processors with others may not reply before
-# its peer gives up. Many of the others wait, so more of them run than there are processors.
-PACKAGES = $$((3 * $$(nproc)))
-
+# its peer gives up.
 test: libs ## go vet and every test; as root the end-to-end tests too
 	@scripts/setup test
 	go vet ./...
-	go run ./scripts/testreport -count 1 -timeout 30m -p $(PACKAGES) $$(go list ./... | grep -v '/e2e$$')
+	go run ./scripts/testreport -count 1 -timeout 30m $$(go list ./... | grep -v '/e2e$$')
 	go run ./scripts/testreport -count 1 -timeout 30m ./e2e
 
 e2e: libs ## the end-to-end tests that match E2E_RUN, with E2E_KERNEL in the guests (root)
