@@ -75,7 +75,7 @@ type CaptureLink struct {
 	last  int64  // the link's time of the last frame
 	marks uint64 // the last mark
 
-	splitter runSplitter
+	divider runDivider
 
 	pauses pauseRecorder // the link; nil: no pause frames arrive at it
 }
@@ -195,7 +195,7 @@ func (c *CaptureLink) Send(now int64, batch []TxFrame) (int, error) {
 		return c.inner.Send(now, batch)
 	}
 	if hasRuns(batch) {
-		return c.splitter.sendAll(now, batch, c.Send)
+		return c.divider.sendAll(now, batch, c.Send)
 	}
 	clearDropped(batch)
 	for i := range batch {

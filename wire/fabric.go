@@ -139,7 +139,7 @@ type FabricLink struct {
 	inboxFirst  bool // the next Receive reads the inbox before the ring
 	nextID      uint16
 	counters    LinkCounters
-	splitter    runSplitter
+	divider     runDivider
 	onReady     atomic.Pointer[func()]
 	closed      bool
 
@@ -265,7 +265,7 @@ func (p *FabricLink) Send(now int64, batch []TxFrame) (int, error) {
 		to := p.lookup(&batch[i])
 		whole := p.refersTo(to)
 		if batch[i].Run.Repeat > 0 && !whole {
-			if done, err := p.splitter.send(now, &batch[i], p.Send); !done || err != nil {
+			if done, err := p.divider.send(now, &batch[i], p.Send); !done || err != nil {
 				return i, err
 			}
 			i++

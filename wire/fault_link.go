@@ -52,7 +52,7 @@ type FaultLink struct {
 	rxFrames  [faultBatch]RxFrame // from the link
 	rxN, rxI  int                 // frames in rxFrames, and the next one to evaluate
 	delivered []*rxCopy           // by the last Receive, reused after the next
-	splitter  runSplitter
+	divider   runDivider
 }
 
 // faultRules are the rules of a FaultLink, which those of the other slices of a NIC share. Then a

@@ -32,7 +32,7 @@ func (f *FaultLink) Send(now int64, batch []TxFrame) (int, error) {
 		return f.inner.Send(now, batch)
 	}
 	if hasRuns(batch) {
-		return f.splitter.sendAll(now, batch, f.Send)
+		return f.divider.sendAll(now, batch, f.Send)
 	}
 	from := 0 // frames from here to i pass unchanged
 	for i := range batch {

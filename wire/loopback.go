@@ -21,7 +21,7 @@ type LoopbackLink struct {
 	lastPath  *Path
 	lastRoute loopbackRoute
 	groups    map[netip.Addr]bool // joined
-	splitter  runSplitter
+	divider   runDivider
 
 	*crossing // nil: one engine drives the NIC
 }
@@ -74,7 +74,7 @@ func (l *LoopbackLink) Send(now int64, batch []TxFrame) (int, error) {
 // runs to itself are among them, which the link may not know.
 func (l *LoopbackLink) sendThrough(now int64, batch []TxFrame) (int, error) {
 	if _, ok := l.inner.(RunCarrier); !ok && hasRuns(batch) {
-		return l.splitter.sendAll(now, batch, l.inner.Send)
+		return l.divider.sendAll(now, batch, l.inner.Send)
 	}
 	return l.inner.Send(now, batch)
 }

@@ -90,11 +90,11 @@ func (p *RunPart) Packet(f *RxFrame, k int) RxFrame {
 	return r
 }
 
-// splitBatch is how many packets of a run are sent at a time.
-const splitBatch = 16
+// dividedBatch is how many packets of a run are sent at a time.
+const dividedBatch = 16
 
-// A runSplitter sends the packets of runs as single frames.
-type runSplitter struct{ frames []TxFrame }
+// A runDivider sends the packets of runs as single frames.
+type runDivider struct{ frames []TxFrame }
 
 func hasRuns(batch []TxFrame) bool {
 	for i := range batch {
@@ -107,7 +107,7 @@ func hasRuns(batch []TxFrame) bool {
 
 // sendAll is send for frames some of which are runs. If it takes a part of a run, the rest stays in
 // the frame.
-func (s *runSplitter) sendAll(now int64, batch []TxFrame, send func(int64, []TxFrame) (int, error)) (int, error) {
+func (s *runDivider) sendAll(now int64, batch []TxFrame, send func(int64, []TxFrame) (int, error)) (int, error) {
 	for i := 0; i < len(batch); {
 		j := i
 		for j < len(batch) && batch[j].Run.Repeat == 0 {
@@ -132,9 +132,9 @@ func (s *runSplitter) sendAll(now int64, batch []TxFrame, send func(int64, []TxF
 }
 
 // send sends a run, and reports whether all of it was taken.
-func (s *runSplitter) send(now int64, run *TxFrame, send func(int64, []TxFrame) (int, error)) (done bool, err error) {
+func (s *runDivider) send(now int64, run *TxFrame, send func(int64, []TxFrame) (int, error)) (done bool, err error) {
 	if s.frames == nil {
-		s.frames = make([]TxFrame, splitBatch)
+		s.frames = make([]TxFrame, dividedBatch)
 	}
 	for {
 		n := min(run.Run.Packets(), len(s.frames))

@@ -339,7 +339,7 @@ func TestLoopbackDividesRunsIfTheAddressIsGone(t *testing.T) {
 // A link that takes all packets of a run and then reports an error has taken the run.
 func TestRunWithAnErrorIsTaken(t *testing.T) {
 	run, _ := runFrame(aToB, 1, packet.WriteFirst, packet.Run{Repeat: 7, Ends: true})
-	var s runSplitter
+	var s runDivider
 	n, err := s.sendAll(1, []TxFrame{run, run}, func(_ int64, b []TxFrame) (int, error) { return len(b), ErrClosed })
 	if n != 1 || !errors.Is(err, ErrClosed) {
 		t.Errorf("took %d frames, %v; want 1, %v", n, err, ErrClosed)
