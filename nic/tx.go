@@ -69,6 +69,14 @@ func (b *frameBatch) empty() bool { return b.sent == b.filled }
 
 func (b *frameBatch) waiting() int { return b.filled - b.sent }
 
+// waitingPackets returns how many packets the waiting frames stand for.
+func (b *frameBatch) waitingPackets() (n uint64) {
+	for i := range b.frames[b.sent:b.filled] {
+		n += uint64(b.frames[b.sent+i].Run.Packets())
+	}
+	return n
+}
+
 // last returns what taken will be when all waiting frames are sent.
 func (b *frameBatch) last() uint64 { return b.taken + uint64(b.waiting()) }
 
@@ -297,7 +305,7 @@ func (d *Device) send() (busy bool) {
 		t.stalled = now
 	case now-t.stalled > txStall:
 		for _, b := range []*frameBatch{&t.replies, &t.data} {
-			t.discarded += uint64(b.filled - b.sent)
+			t.discarded += b.waitingPackets()
 			b.remove(b.filled - b.sent)
 		}
 		t.stalled = 0
