@@ -12,6 +12,7 @@ import (
 	"softroce/internal/liveplay"
 	"softroce/internal/replay"
 	"softroce/internal/testbed"
+	"softroce/packet"
 	"softroce/wire"
 )
 
@@ -74,6 +75,52 @@ func TestLiveRequesterGoesBackBeyondLostRequests(t *testing.T) {
 		if r.Differences() > 0 {
 			t.Errorf("seed %d: %v", seed, r)
 		}
+	}
+}
+
+// An orderChecker checks that no other request is sent before the response to a repeated atomic, or
+// before that response may have been lost.
+type orderChecker struct {
+	t       *testing.T
+	rules   string
+	sent    map[uint32]bool
+	psn     uint32 // of the last request
+	ns      int64  // when it was sent
+	waiting bool   // it was sent again, and has no response yet
+}
+
+// WriteFrame implements wire.FrameSink.
+func (c *orderChecker) WriteFrame(ns int64, _ int, b []byte) error {
+	p, err := capture.Parse(capture.Record{No: 1, LinkType: capture.Ethernet, Length: len(b), Data: b})
+	switch {
+	case err != nil:
+	case p.Opcode == packet.FetchAdd:
+		if wait := time.Duration(ns - c.ns); c.waiting && wait < 100*time.Millisecond {
+			c.t.Errorf("%s: PSN %d was sent %v after %d was sent again, which has no response yet", c.rules, p.BTH.PSN, wait, c.psn)
+		}
+		c.waiting, c.psn, c.ns = c.sent[p.BTH.PSN], p.BTH.PSN, ns
+		c.sent[p.BTH.PSN] = true
+	case p.Opcode == packet.AtomicAcknowledge && p.BTH.PSN == c.psn:
+		c.waiting = false
+	}
+	return nil
+}
+
+// A responder may reorder its responses to repeated atomics, and send one response to two
+// transmissions of a request. So nothing is sent before the response to a repeated one, whether a
+// NAK or a timeout was the cause.
+func TestRepeatedAtomicsAreAnsweredOneByOne(t *testing.T) {
+	again := 0
+	for seed := range 20 {
+		c := &orderChecker{t: t, rules: fmt.Sprintf("seed %d\ndrop chance 2%%\ndelay 1ms receive", seed), sent: map[uint32]bool{}}
+		r, err := liveplay.File(fixtures+"atomic-faa.pcap", faulty(c.rules), liveplay.Options{Fast: true, Side: liveplay.Requester, Tap: c})
+		if err != nil || r.Differences() > 0 {
+			t.Fatalf("%s: %v %v", c.rules, r, err)
+		}
+		again += r.Streams[0].SentAgain
+	}
+	if again == 0 {
+		t.Error("nothing was sent again")
 	}
 }
 

@@ -220,6 +220,7 @@ func (p *requesterPlayer) retransmit() error {
 			continue
 		}
 		p.retransmitted++
+		p.awaitResponses(s)
 		if err := p.send(s); err != nil {
 			return err
 		}
