@@ -49,7 +49,7 @@ func (s *netnsHost) counter(name string) (v int) {
 func TestKernelSeesOnlyWhatItMayForward(t *testing.T) {
 	l := newVethPair(t)
 	a, b := l.a.packetLink(), l.b.packetLink()
-	if b.kernel.link == 0 {
+	if b.kernel.link == nil {
 		t.Skip("the kernel has no tcx (Linux 6.6)")
 	}
 	// send sends packets, one after the other, because a super-packet counts as one.
