@@ -4,24 +4,34 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"softroce/packet"
 )
 
 // The kernel gives a packet to the packet socket first, and then takes it through its own IP and
-// UDP layers to the socket that reserves the port, which drops it. A program at the ingress of the
-// interface (tcx, Linux 6.6) drops the packet before those layers. It needs CAP_BPF and
-// CAP_NET_ADMIN; without them, packets are dropped at the socket. It disappears with the link's
-// descriptor.
+// UDP layers to the socket that reserves the port, which drops it. Between them is a program at the
+// ingress of the interface (tcx, Linux 6.6). It does two things:
+//
+//   - It drops the packet before those layers.
+//   - It counts the packets that the packet socket may have got, in memory that the link reads. So
+//     an engine that polls makes no system call until one has arrived.
+//
+// It needs CAP_BPF and CAP_NET_ADMIN; without them, packets are dropped at the socket, and each
+// poll is a system call. It disappears with the link's descriptor.
 
 // An ingress is the program of an interface. Its zero value is one that is not attached.
 type ingress struct {
-	link  link.Link // nil if not attached
-	index int       // of the interface
-	addrs []netip.Addr
+	link     link.Link // nil if not attached
+	index    int       // of the interface
+	addrs    []netip.Addr
+	arrivals *ebpf.Map                   // of one number: the packets counted
+	counter  atomic.Pointer[ebpf.Memory] // of arrivals; nil if the program is not attached
 }
 
 // maxIngressAddresses is how many addresses of a family the program knows.
@@ -45,8 +55,14 @@ func (g *ingress) follow(index int, prefixes []netip.Prefix) {
 }
 
 // attach attaches the program, or replaces the one that is attached.
-func (g *ingress) attach(index int, addrs []netip.Addr) error {
-	program, err := ebpf.NewProgram(ingressProgram(addrs))
+func (g *ingress) attach(index int, addrs []netip.Addr) (err error) {
+	if g.arrivals == nil {
+		g.arrivals, err = ebpf.NewMap(&ebpf.MapSpec{Name: "softroce", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE})
+		if err != nil {
+			return err
+		}
+	}
+	program, err := ebpf.NewProgram(ingressProgram(addrs, g.arrivals))
 	if err != nil {
 		return err
 	}
@@ -60,14 +76,20 @@ func (g *ingress) attach(index int, addrs []netip.Addr) error {
 		return err
 	}
 	g.index, g.addrs = index, addrs
-	return nil
+	counter, err := g.arrivals.Memory()
+	g.counter.Store(counter)
+	return err
 }
 
 func (g *ingress) close() {
+	g.counter.Store(nil)
 	if g.link != nil {
 		g.link.Close()
 	}
-	*g = ingress{}
+	if g.arrivals != nil {
+		g.arrivals.Close()
+	}
+	g.link, g.arrivals = nil, nil
 }
 
 const (
@@ -86,8 +108,11 @@ const (
 
 // ingressProgram drops unfragmented RoCEv2 packets without a tag, for the interface's MAC and one
 // of the addresses: the packet socket has them. What is for other addresses the host may forward.
-// R6 is the packet.
-func ingressProgram(addrs []netip.Addr) *ebpf.ProgramSpec {
+// It counts these packets and all others that the socket may have got, unless they are too short
+// for a BTH.
+//
+// Registers: R6 is the packet, R7 whether the kernel needs it, too, and R8 the result.
+func ingressProgram(addrs []netip.Addr, arrivals *ebpf.Map) *ebpf.ProgramSpec {
 	const (
 		ipv4Dst    = filterIP + 16
 		ipv4Port   = filterIP + ipv4Len + 2
@@ -96,24 +121,30 @@ func ingressProgram(addrs []netip.Addr) *ebpf.ProgramSpec {
 	)
 	code := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.Mov.Imm(asm.R7, 1),
+		asm.Mov.Imm(asm.R8, tcxNext),
 		asm.LoadMem(asm.R0, asm.R6, skbLen, asm.Word),
-		asm.JLT.Imm(asm.R0, minIngressFrame, "pass"),
+		asm.JLT.Imm(asm.R0, minIngressFrame, "end"),
 		asm.LoadMem(asm.R0, asm.R6, skbPacketType, asm.Word),
-		asm.JNE.Imm(asm.R0, unix.PACKET_HOST, "pass"),
+		asm.JNE.Imm(asm.R0, unix.PACKET_HOST, "type"),
 		asm.LoadMem(asm.R0, asm.R6, skbVLANPresent, asm.Word),
-		asm.JNE.Imm(asm.R0, 0, "pass"),
-		asm.LoadAbs(filterEtherType, asm.Half),
-		asm.JEq.Imm(asm.R0, unix.ETH_P_IPV6, "ipv6"),
-		asm.JNE.Imm(asm.R0, unix.ETH_P_IP, "pass"),
+		asm.JNE.Imm(asm.R0, 0, "type"),
+		asm.Mov.Imm(asm.R7, 0),
 
-		asm.LoadAbs(filterIP, asm.Byte),
-		asm.JNE.Imm(asm.R0, 0x45, "pass"), // with options
+		asm.LoadAbs(filterEtherType, asm.Half).WithSymbol("type"),
+		asm.JEq.Imm(asm.R0, unix.ETH_P_IPV6, "ipv6"),
+		asm.JEq.Imm(asm.R0, packet.EtherTypeRoCEv1, "count"),
+		asm.JNE.Imm(asm.R0, unix.ETH_P_IP, "end"),
+
 		asm.LoadAbs(filterIPv4Proto, asm.Byte),
-		asm.JNE.Imm(asm.R0, unix.IPPROTO_UDP, "pass"),
+		asm.JNE.Imm(asm.R0, unix.IPPROTO_UDP, "end"),
 		asm.LoadAbs(filterIPv4Frag, asm.Half),
-		asm.JSet.Imm(asm.R0, moreOrLate, "pass"),
+		asm.JSet.Imm(asm.R0, moreOrLate, "count"),
+		asm.LoadAbs(filterIP, asm.Byte),
+		asm.JNE.Imm(asm.R0, 0x45, "count"), // with options
 		asm.LoadAbs(ipv4Port, asm.Half),
-		asm.JNE.Imm(asm.R0, Port, "pass"),
+		asm.JNE.Imm(asm.R0, Port, "end"),
+		asm.JNE.Imm(asm.R7, 0, "count"),
 		asm.LoadAbs(ipv4Dst, asm.Word),
 	}
 	n := 0
@@ -125,12 +156,13 @@ func ingressProgram(addrs []netip.Addr) *ebpf.ProgramSpec {
 		}
 	}
 	code = append(code,
-		asm.Ja.Label("pass"),
+		asm.Ja.Label("count"),
 
 		asm.LoadAbs(filterIPv6Next, asm.Byte).WithSymbol("ipv6"),
-		asm.JNE.Imm(asm.R0, unix.IPPROTO_UDP, "pass"),
+		asm.JNE.Imm(asm.R0, unix.IPPROTO_UDP, "end"),
 		asm.LoadAbs(filterIPv6Port, asm.Half),
-		asm.JNE.Imm(asm.R0, Port, "pass"),
+		asm.JNE.Imm(asm.R0, Port, "end"),
+		asm.JNE.Imm(asm.R7, 0, "count"),
 	)
 	n = 0
 	for _, a := range addrs {
@@ -147,15 +179,62 @@ func ingressProgram(addrs []netip.Addr) *ebpf.ProgramSpec {
 		}
 		code = append(code, asm.Ja.Label("drop"), asm.Mov.Imm(asm.R0, 0).WithSymbol(next))
 	}
+	code = append(code, asm.Ja.Label("count"))
+	if len(addrs) > 0 { // the kernel refuses code that nothing jumps to
+		code = append(code, asm.Mov.Imm(asm.R8, tcxDrop).WithSymbol("drop"))
+	}
 	code = append(code,
-		asm.Mov.Imm(asm.R0, tcxNext).WithSymbol("pass"),
+		asm.LoadMapValue(asm.R1, arrivals.FD(), 0).WithSymbol("count"),
+		asm.Mov.Imm(asm.R2, 1),
+		asm.StoreXAdd(asm.R1, asm.R2, asm.DWord),
+		asm.Mov.Reg(asm.R0, asm.R8).WithSymbol("end"),
 		asm.Return(),
 	)
-	if len(addrs) > 0 { // the kernel refuses code that nothing jumps to
-		code = append(code,
-			asm.Mov.Imm(asm.R0, tcxDrop).WithSymbol("drop"),
-			asm.Return(),
-		)
-	}
 	return &ebpf.ProgramSpec{Name: "softroce", Type: ebpf.SchedCLS, License: "GPL", Instructions: code}
+}
+
+// An arrivalHint tells whether a socket may have got messages since a poll left it empty. Its zero
+// value says that it may.
+type arrivalHint struct {
+	ingress   *ingress     // that counts what arrives; nil if none does
+	counter   *ebpf.Memory // that was read before the last poll
+	at        uint64       // its value then
+	empty     bool         // that poll left the socket empty
+	skipped   int          // polls that were left out since
+	uncounted bool         // what that poll found had arrived without being counted
+	untrusted bool         // one poll found something so, and the counter has not changed since
+}
+
+// maxSkippedPolls is how many polls are left out while the counter does not change. If a program
+// that others have put before it at the ingress ends the chain, it never changes.
+const maxSkippedPolls = 15
+
+// mayPoll reports whether a poll may find messages. If so, polled is to be called after the poll.
+func (h *arrivalHint) mayPoll() bool {
+	if h.ingress == nil {
+		return true
+	}
+	counter := h.ingress.counter.Load()
+	at := h.at
+	if counter != nil {
+		var b [8]byte
+		counter.ReadAt(b[:], 0)
+		at = binary.NativeEndian.Uint64(b[:])
+	}
+	changed := counter == nil || counter != h.counter || at != h.at
+	h.untrusted = h.untrusted && !changed
+	if !changed && h.empty && !h.untrusted && h.skipped < maxSkippedPolls {
+		h.skipped++
+		return false
+	}
+	h.uncounted = !changed && h.empty
+	h.counter, h.at, h.skipped = counter, at, 0
+	return true
+}
+
+// polled records how many messages a poll has found, and whether it left the socket empty. What
+// arrived after mayPoll may have come too late for it.
+func (h *arrivalHint) polled(n int, empty bool) {
+	h.untrusted = h.untrusted || h.uncounted && n > 0
+	h.empty = empty
 }

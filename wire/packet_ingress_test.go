@@ -1,12 +1,20 @@
 package wire
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
+	"softroce/packet"
 )
 
 // counter returns a counter of the host's network layers, such as "Udp: InErrors" or
@@ -90,5 +98,131 @@ func TestKernelSeesOnlyWhatItMayForward(t *testing.T) {
 	send(&other)
 	if n := errors() - before; n != 0 {
 		t.Errorf("%d packets for a new address reached the UDP layer", n)
+	}
+}
+
+// What the socket gets is counted, so the next poll finds it. Packets of others are not.
+func TestArrivalsAreCounted(t *testing.T) {
+	l := newVethPair(t)
+	links, tap := l.b.slices("packet", 2), l.a.tap()
+	rx := links[0].(*PacketLink)
+	if rx.kernel.link == nil {
+		t.Skip("the kernel has no tcx (Linux 6.6)")
+	}
+	// hint returns the state of a link after another poll would be considered.
+	hint := func(l Link) (h arrivalHint, mayPoll bool) {
+		h = l.(*PacketLink).rx.hint
+		h.skipped = 0
+		mayPoll = h.mayPoll()
+		return h, mayPoll
+	}
+	received := func() (n uint64) {
+		for _, l := range links {
+			c := &l.(*PacketLink).counters
+			n += c.RxPackets
+			for _, d := range c.Drops {
+				n += d
+			}
+		}
+		return n
+	}
+	const ip, udp = packet.EthernetLen, packet.EthernetLen + packet.IPv4Len
+	v4, v6 := l.rawFrame(false), l.rawFrame(true)
+	options := slices.Concat(change(v4[:udp], ip, 0x46), make([]byte, 4), v4[udp:])
+	v1 := l.a.pathV1(l.b, true)
+	a := v1.addressing(false)
+	for _, c := range []struct {
+		name  string
+		frame []byte
+		want  uint64
+	}{
+		{"of IPv4", v4, 1},
+		{"of IPv6", v6, 1},
+		{"of RoCE v1", packet.AppendFrame(nil, &a, &frames(v1, 1, 64)[0].Tx), 1},
+		{"with a priority tag", tagged(v4, 0x6000), 1},
+		{"with IPv4 options", options, 1},
+		{"that is a first fragment", change(v4, ip+6, 0x20), 1},
+		{"for another address", change(v6, ip+24, 0x20, 1, 0xd, 0xb9), 1},
+		{"to a multicast MAC", change(v6, 0, 0x33, 0x33, 0, 0, 0, 1), 1},
+		{"to another port", change(v4, udp+2, 0x12, 0xb8), 0},
+		{"of another protocol", change(v4, ip+9, 6), 0},
+	} {
+		for _, rx := range links {
+			collectFor(t, rx, 1000, 10*time.Millisecond)
+			if _, mayPoll := hint(rx); mayPoll {
+				t.Fatalf("before a frame %s: an empty socket is polled", c.name)
+			}
+		}
+		before, counted := received(), rx.rx.hint.at
+		tap.send(c.frame)
+		tap.send(v4) // behind it
+		var h arrivalHint
+		eventually(t, "the frames in the counter", func() (mayPoll bool) {
+			h, mayPoll = hint(rx)
+			return mayPoll && h.at-counted == c.want+1
+		})
+		if _, mayPoll := hint(links[1]); !mayPoll {
+			t.Errorf("a frame %s: the other slice does not poll", c.name)
+		}
+		eventually(t, "the frames", func() bool {
+			for _, rx := range links {
+				collectFor(t, rx, 1000, 10*time.Millisecond)
+			}
+			return received()-before == c.want+1
+		})
+	}
+}
+
+// While nothing is counted, fifteen of sixteen polls are left out. If something arrives uncounted,
+// because another program at the ingress ends the chain, none is from then on.
+func TestUncountedArrivalsAreFound(t *testing.T) {
+	l := newVethPair(t)
+	tap := l.a.tap()
+	ends, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+		asm.Mov.Imm(asm.R0, 0), // TCX_PASS
+		asm.Return(),
+	}})
+	must(t, err)
+	defer ends.Close()
+	l.b.do(func() {
+		before, err := link.AttachTCX(link.TCXOptions{Interface: l.b.link().Attrs().Index, Program: ends, Attach: ebpf.AttachTCXIngress})
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			t.Skip("the kernel has no tcx (Linux 6.6)")
+		}
+		must(t, err)
+		t.Cleanup(func() { before.Close() })
+	})
+	rx := l.b.packetLink()
+	expectNone(t, rx)
+	for i, most := range []int{maxSkippedPolls + 1, 1, 1} {
+		rx.rx.hint.skipped = 0
+		tap.send(l.rawFrame(false))
+		if !ready(rx, waitTimeout) {
+			t.Fatal("no frame has arrived")
+		}
+		polls, n := 0, 0
+		for n == 0 && polls < 100 {
+			n, _ = rx.Receive(0, make([]RxFrame, 1))
+			polls++
+		}
+		if n != 1 || polls > most || i == 0 && polls < most {
+			t.Errorf("frame %d was received at poll %d, want %d", i, polls, most)
+		}
+		expectNone(t, rx)
+	}
+}
+
+// A link without the program polls each time.
+func TestWithoutProgramEachPollIsMade(t *testing.T) {
+	rx := newVethPair(t).b.packetLink()
+	expectNone(t, rx)
+	rx.mu.Lock() // or an event would attach the program again
+	defer rx.mu.Unlock()
+	rx.kernel.close()
+	for range 3 {
+		if !rx.rx.hint.mayPoll() {
+			t.Fatal("a poll is left out")
+		}
+		rx.rx.hint.polled(0, true)
 	}
 }

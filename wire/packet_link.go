@@ -89,8 +89,10 @@ func newPacketSlice(iface *Netdev, first *PacketLink, number, slices int) (*Pack
 }
 
 func (l *PacketLink) open(iface *Netdev, first *PacketLink) (err error) {
+	l.rx.hint.ingress = &l.kernel
 	if first != nil {
 		l.share(&first.reservedPort)
+		l.rx.hint.ingress = &first.kernel
 	} else if err := l.reserve(iface); err != nil {
 		return err
 	}

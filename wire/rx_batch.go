@@ -41,8 +41,9 @@ type rxBatch struct {
 	control    []byte
 	controlLen int // room for control data of each message
 	buf        []byte
-	n, next    int // messages received, and the next to load
-	limit      int // messages to request
+	n, next    int         // messages received, and the next to load
+	limit      int         // messages to request
+	hint       arrivalHint // of whether a recvmmsg finds some
 }
 
 // newRxBatch returns buffers for messages with controlLen bytes of control data each, and with
@@ -82,7 +83,7 @@ func (b *rxBatch) receive(fd int, d rxDecoder, frames []RxFrame, c *LinkCounters
 			continue
 		}
 		// A new recvmmsg overwrites the bytes of the packets in frames.
-		if tries++; n > 0 || tries > rxTries {
+		if tries++; n > 0 || tries > rxTries || !b.hint.mayPoll() {
 			break
 		}
 		switch e := b.fill(fd); {
@@ -109,6 +110,7 @@ func (b *rxBatch) fill(fd int) unix.Errno {
 		}
 	}
 	n, e := recvmmsg(fd, b.msgs[:b.limit])
+	b.hint.polled(n, n < b.limit && e == 0)
 	b.n, b.next = n, 0
 	bytes := 0
 	for i := range n {
