@@ -108,8 +108,8 @@ func (e *Engine) transmit() {
 	e.serve()
 }
 
-// noteClient records that a queue pair of c has a turn. The contexts of a process are one client.
-// One that only acknowledges does not count: nothing of it waits for others.
+// noteClient records that a queue pair of c has transmitted in its turn. The contexts of a process
+// are one client. One that only acknowledges does not count: nothing of it waits for others.
 func (e *Engine) noteClient(c *Context) {
 	last := e.last
 	if c == last {
@@ -182,9 +182,11 @@ func (d *Device) serve(budget int) (spent int) {
 			if d.mustWait(q) {
 				continue // until releasePaced
 			}
-			d.engine.noteClient(q.ctx)
-			before := t.data.filled
+			by, before, waiting := q.ctx, t.data.filled, len(t.waiting)
 			cost, more := d.serveQP(q, budget-spent)
+			if t.data.filled > before || len(t.waiting) > waiting {
+				d.engine.noteClient(by)
+			}
 			spent += cost
 			c.credit -= cost
 			switch {

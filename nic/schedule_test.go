@@ -191,6 +191,26 @@ func TestLongStepsShortenTheNext(t *testing.T) {
 	}
 }
 
+// A process whose queue pairs have nothing to send does not make the steps of another one shorter.
+func TestOnlyProcessesThatTransmitShortenSteps(t *testing.T) {
+	w := newTestFabric(t)
+	x, _ := w.tapped(1)
+	b := w.clientOf(w.nic(2), nic.ContextOptions{PID: 3})
+	a := w.clientOf(x, nic.ContextOptions{PID: 2})
+	q, _ := connected(a, b, oneWR)
+	q.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 4<<20)})
+	w.step1()
+	if n := w.engine.AdaptStep(time.Second); n != nic.StepBytes {
+		t.Errorf("beside a queue pair that was connected steps transmit %d bytes, want %d", n, nic.StepBytes)
+	}
+	r, _ := connected(b, a, oneWR)
+	r.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: a.mr.RKey(), SGEs: b.sge(0, 4<<20)})
+	w.step1()
+	if n := w.engine.AdaptStep(time.Second); n != nic.StepBytes/2 {
+		t.Errorf("beside one that sends they transmit %d bytes, want %d", n, nic.StepBytes/2)
+	}
+}
+
 // Clients that become active again and again do not keep one waiting that is always active, and
 // the other way round.
 func TestClientsGetEqualShares(t *testing.T) {
