@@ -59,7 +59,7 @@ type schedule struct {
 	place  place[contextPart]
 	ready  fifo[QP]
 	credit int  // bytes that it may still send in this turn, negative if it has sent too much
-	copied bool // it has sent payload that only the kernel can copy; on a fabric, its turns are shorter
+	copied bool // it has sent payload that only the kernel can copy: see copyCost
 }
 
 // activate gives q a turn. A client that had nothing to send before is served next.
@@ -121,11 +121,14 @@ func (e *Engine) noteClient(c *Context) {
 	e.last = c
 }
 
+// alone reports whether at most one client is active.
+func (e *Engine) alone() bool { return e.sharedAt == 0 || e.now-e.sharedAt > aloneAfter }
+
 // adaptStep chooses how much steps may transmit and receive by how long the last one took: how long
 // a byte takes depends on the link, the memory and the machine.
 func (e *Engine) adaptStep(took int64) {
 	switch {
-	case e.sharedAt == 0 || e.now-e.sharedAt > aloneAfter:
+	case e.alone():
 		e.stepLimit = stepBytes
 	case took > longStep:
 		e.stepLimit = max(e.stepLimit/2, turnBytes)
@@ -233,7 +236,7 @@ func (d *Device) serveQP(q *QP, budget int) (cost int, more bool) {
 	}
 	t.left = min(budget, turn)
 	if q.part.schedule.copied {
-		t.left /= t.copyCost
+		t.left /= d.copyCost()
 	}
 	t.left = q.limit(t.left)
 	if t.meetsPause(q) {
@@ -249,6 +252,15 @@ func (d *Device) serveQP(q *QP, budget int) (cost int, more bool) {
 		q.rest = max(0, turn-cost)
 	}
 	return cost, more
+}
+
+// copyCost returns how many times more a packet is taken to cost if only the kernel can copy its
+// payload. It matters if others wait.
+func (d *Device) copyCost() int {
+	if d.engine.alone() {
+		return 1
+	}
+	return d.tx.copyCost
 }
 
 // A waitingTurn is the turn of a queue pair whose packets wait for reads of memory that only the
@@ -282,7 +294,7 @@ func (d *Device) transmitTurn(q *QP, posted bool) (cost int, more bool) {
 	if n := q.t.Waiting(); n > 0 {
 		q.part.schedule.copied = true
 		n = min(n, t.room(q.t.PathMTU()))
-		w := waitingTurn{q, n, t.copyCost * min(t.left, n*packetCost(q.t.PathMTU())), t.left, posted}
+		w := waitingTurn{q, n, d.copyCost() * min(t.left, n*packetCost(q.t.PathMTU())), t.left, posted}
 		t.waiting = append(t.waiting, w)
 		d.engine.waiting++
 		t.reserved += n

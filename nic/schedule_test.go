@@ -211,6 +211,36 @@ func TestOnlyProcessesThatTransmitShortenSteps(t *testing.T) {
 	}
 }
 
+// Payload that only the kernel can copy makes steps transmit less, but only while others wait.
+func TestCopiedPayloadShortensStepsOfManyClients(t *testing.T) {
+	w := newTestFabric(t)
+	x, tap := w.tapped(1)
+	b := w.clientOf(w.nic(2), nic.ContextOptions{PID: 3})
+	a, other := w.clientOf(x, nic.ContextOptions{PID: 2}), w.clientOf(x, nic.ContextOptions{PID: 3})
+	a.useCopiedMemory()
+	q, _ := connected(a, b, nic.Caps{MaxSendWR: 16, MaxSendSGE: 1, MaxRecvWR: 1, MaxRecvSGE: 1})
+	post := func(q *queue, a *client) {
+		q.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 4<<20)})
+	}
+	for range 8 {
+		post(q, a)
+	}
+	sent := func() int {
+		before := tap.bytes
+		w.step1()
+		return tap.bytes - before
+	}
+	sent() // the first turn finds out
+	alone := sent()
+	r, _ := connected(other, b, oneWR)
+	r.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: other.sge(0, 8)})
+	sent()
+	shared := sent()
+	if alone < nic.StepBytes*3/4 || shared < alone/3 || shared > alone*2/3 {
+		t.Errorf("a step of a client that is alone sends %d bytes, and %d beside another one; want about half of it", alone, shared)
+	}
+}
+
 // Clients that become active again and again do not keep one waiting that is always active, and
 // the other way round.
 func TestClientsGetEqualShares(t *testing.T) {
