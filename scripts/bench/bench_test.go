@@ -76,7 +76,7 @@ func TestCompareFindsRatiosThatFell(t *testing.T) {
 		}
 		return result{Name: name, Ratio: ratio, Lower: lower, Goal: goal, Of: figures{Runs: 5}}
 	}
-	recorded := &report{Rows: []result{one("rate", 1, false), one("time", 1, true), one("high rate", 8, false), one("short time", 0.05, true)}}
+	recorded := &report{Machine: "machine with two processors", Rows: []result{one("rate", 1, false), one("time", 1, true), one("high rate", 8, false), one("short time", 0.05, true)}}
 	for _, c := range []struct {
 		rate, time float64
 		want       string
@@ -86,13 +86,17 @@ func TestCompareFindsRatiosThatFell(t *testing.T) {
 		{0.74, 1, "rate: the ratio is 0.740, recorded is 1.00"},
 		{1, 1.4, "time: the ratio is 1.40, recorded is 1.00"},
 	} {
-		r := &report{Rows: []result{one("rate", c.rate, false), one("time", c.time, true), one("new", 0.1, false), one("high rate", 2, false), one("short time", 0.5, true)}}
+		r := &report{Machine: recorded.Machine, Rows: []result{one("rate", c.rate, false), one("time", c.time, true), one("new", 0.1, false), one("high rate", 2, false), one("short time", 0.5, true)}}
 		got := ""
 		if err := r.compare(recorded); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {
 			t.Errorf("rate %v, time %v: %q, want %q", c.rate, c.time, got, c.want)
+		}
+		r.Machine = "another processor"
+		if err := r.compare(recorded); (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), "on a machine with two processors, where") {
+			t.Errorf("rate %v, time %v elsewhere: %v", c.rate, c.time, err)
 		}
 	}
 }

@@ -252,5 +252,9 @@ func (r *report) compare(recorded *report) (err error) {
 			err = errors.Join(err, fmt.Errorf("%s: the ratio is %s, recorded is %s", res.Name, significant(res.Ratio), significant(was.Ratio)))
 		}
 	}
+	if err != nil && r.Machine != recorded.Machine {
+		err = errors.Join(err, fmt.Errorf("recorded elsewhere, on a %s, where ratios may differ: "+
+			"for a comparison here, measure an earlier commit with -o FILE, and then this one with -check FILE", recorded.Machine))
+	}
 	return err
 }
