@@ -52,14 +52,42 @@ func (s *netnsHost) counter(name string) (v int) {
 	return v
 }
 
+// needIngress fails the test if a link has no program, and skips it if the kernel has no tcx.
+func (s *netnsHost) needIngress(l *PacketLink) {
+	s.t.Helper()
+	if l.kernel.link == nil {
+		s.endIngress()
+		s.t.Fatal("the link has no program at the ingress")
+	}
+}
+
+// endIngress attaches a program to the interface that keeps packets from those attached later. It
+// skips the test if the kernel has no tcx.
+func (s *netnsHost) endIngress() {
+	s.t.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+		asm.Mov.Imm(asm.R0, 0), // TCX_PASS
+		asm.Return(),
+	}})
+	must(s.t, err)
+	defer program.Close()
+	var l link.Link
+	s.do(func() {
+		l, err = link.AttachTCX(link.TCXOptions{Interface: s.link().Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress})
+	})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		s.t.Skip("the kernel has no tcx (Linux 6.6)")
+	}
+	must(s.t, err)
+	s.t.Cleanup(func() { l.Close() })
+}
+
 // What is for the NIC does not reach the kernel's UDP layer, whose socket would drop it; what is
 // for another address reaches the IP layer, which may forward it.
 func TestKernelSeesOnlyWhatItMayForward(t *testing.T) {
 	l := newVethPair(t)
 	a, b := l.a.packetLink(), l.b.packetLink()
-	if b.kernel.link == nil {
-		t.Skip("the kernel has no tcx (Linux 6.6)")
-	}
+	l.b.needIngress(b)
 	// send sends packets, one after the other, because a super-packet counts as one.
 	send := func(path *Path) {
 		t.Helper()
@@ -106,9 +134,7 @@ func TestArrivalsAreCounted(t *testing.T) {
 	l := newVethPair(t)
 	links, tap := l.b.slices("packet", 2), l.a.tap()
 	rx := links[0].(*PacketLink)
-	if rx.kernel.link == nil {
-		t.Skip("the kernel has no tcx (Linux 6.6)")
-	}
+	l.b.needIngress(rx)
 	// hint returns the state of a link after another poll would be considered.
 	hint := func(l Link) (h arrivalHint, mayPoll bool) {
 		h = l.(*PacketLink).rx.hint
@@ -178,20 +204,7 @@ func TestArrivalsAreCounted(t *testing.T) {
 func TestUncountedArrivalsAreFound(t *testing.T) {
 	l := newVethPair(t)
 	tap := l.a.tap()
-	ends, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
-		asm.Mov.Imm(asm.R0, 0), // TCX_PASS
-		asm.Return(),
-	}})
-	must(t, err)
-	defer ends.Close()
-	l.b.do(func() {
-		before, err := link.AttachTCX(link.TCXOptions{Interface: l.b.link().Attrs().Index, Program: ends, Attach: ebpf.AttachTCXIngress})
-		if errors.Is(err, ebpf.ErrNotSupported) {
-			t.Skip("the kernel has no tcx (Linux 6.6)")
-		}
-		must(t, err)
-		t.Cleanup(func() { before.Close() })
-	})
+	l.b.endIngress()
 	rx := l.b.packetLink()
 	expectNone(t, rx)
 	for i, most := range []int{maxSkippedPolls + 1, 1, 1} {
