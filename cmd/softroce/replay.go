@@ -23,6 +23,7 @@ type replayCmd struct {
 	Program string `placeholder:"COMMAND" complete:"<programs>" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
 	Side    string `enum:"both,requester,responder" default:"both" help:"Which side of the connections to replay: requester, responder, or both in turn."`
 	Fast    bool   `help:"Replay as fast as possible, without the captured timing."`
+	Untimed bool   `help:"Accept retransmissions that come too early. For hosts whose clock stops and catches up, such as virtual machines."`
 	Output  string `short:"o" placeholder:"FILE" complete:"<files>" help:"Record the packets of the replay; - is standard output, and the report is then printed to standard error."`
 }
 
@@ -31,8 +32,8 @@ func (r *replayCmd) Run(e *env) error {
 	if r.Onto != "" {
 		return r.play(e)
 	}
-	if r.Program != "" || r.Fast || r.Output != "" || r.Side != "both" {
-		return usagef("--program, --side, --fast and -o require --onto")
+	if r.Program != "" || r.Fast || r.Untimed || r.Output != "" || r.Side != "both" {
+		return usagef("--program, --side, --fast, --untimed and -o require --onto")
 	}
 	in, err := e.openCapture(r.File, 1)
 	if err != nil {
@@ -133,7 +134,7 @@ func (r *replayCmd) play(e *env) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	o := liveplay.Options{Context: e, Fast: r.Fast, Strict: r.Strict}
+	o := liveplay.Options{Context: e, Fast: r.Fast, Untimed: r.Untimed, Strict: r.Strict}
 	if r.Side != "both" {
 		o.Side = liveplay.Side(r.Side)
 	}

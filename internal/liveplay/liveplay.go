@@ -23,6 +23,10 @@ type Options struct {
 	// arrived.
 	Fast bool
 
+	// Untimed accepts packets of the live NIC that come too early. The clock of its host may be
+	// unreliable, for example in a virtual machine.
+	Untimed bool
+
 	// Strict compares also what an implementation may choose.
 	Strict bool
 

@@ -40,7 +40,7 @@ func newResponderPlayer(st target, s *replay.ResponderScript) (*responderPlayer,
 	a := &responderPlayer{endpoint: newEndpoint(st, s.Network), script: s}
 	early, late := st.testbed.Slack()
 	a.session = replay.ResponderSession{Service: s.Service, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MaxRDAtomic: s.MaxRDAtomic, Timeout: s.Timeout,
-		RetryCount: s.RetryCount, RNRRetry: s.RNRRetry, Work: s.Work, Early: early, Late: late}
+		RetryCount: s.RetryCount, RNRRetry: s.RNRRetry, Work: s.Work, Early: early, Late: late, Untimed: st.options.Untimed}
 	if err := a.setUp(); err != nil {
 		a.destroy()
 		return nil, err

@@ -184,3 +184,46 @@ func TestPlayKeepsCapturedTimingOfReplies(t *testing.T) {
 		}
 	}
 }
+
+// A slackTestbed is a simulated one whose clock may differ from the NIC's.
+type slackTestbed struct{ testbed.Testbed }
+
+func (slackTestbed) Slack() (early, late time.Duration) { return 10 * time.Millisecond, time.Second }
+
+// A requester whose clock may differ, or is not judged at all, retransmits early without a
+// difference, and what follows is compared as if it had waited.
+func TestEarlyRetransmissionsAreAccepted(t *testing.T) {
+	sooner := func(b testbed.Testbed) testbed.Testbed {
+		return &modifiedRequester{b, func(a *nic.QPAttr) { a.Timeout = 12 }, nil}
+	}
+	slack := func(b testbed.Testbed) testbed.Testbed { return slackTestbed{b} }
+	for _, c := range []struct {
+		what, file, rule string // the rule replaces the timer of an RNR NAK, 20.48 ms
+		wrap             func(testbed.Testbed) testbed.Testbed
+		untimed, found   bool
+	}{
+		{"15.36 ms with a slack of 10 ms", "vp-rnr.pcap", "set syndrome 0x35 receive kind rnr nth 2", slack, false, false},
+		{"7.68 ms with a slack of 10 ms", "vp-rnr.pcap", "set syndrome 0x33 receive kind rnr nth 2", slack, false, true},
+		{"1.28 ms, untimed", "vp-rnr.pcap", "set syndrome 0x2e receive kind rnr nth 2", nil, true, false},
+		{"a shorter timeout, untimed", "vp-no-answer-t17.pcap", "", sooner, true, false},
+		{"a shorter timeout", "vp-no-answer-t17.pcap", "", sooner, false, true},
+	} {
+		r, err := liveplay.File(fixtures+c.file, func(tap wire.FrameSink) (b testbed.Testbed, err error) {
+			if c.rule != "" {
+				b, err = faulty(c.rule)(tap)
+			} else {
+				b, err = testbed.NewSimulated(tap)
+			}
+			if err == nil && c.wrap != nil {
+				b = c.wrap(b)
+			}
+			return b, err
+		}, liveplay.Options{Fast: true, Side: liveplay.Responder, Untimed: c.untimed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := r.Differences() > 0; found != c.found {
+			t.Errorf("%s: %v", c.what, r)
+		}
+	}
+}

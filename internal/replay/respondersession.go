@@ -35,6 +35,10 @@ type ResponderSession struct {
 	// it was sent.
 	Early, Late time.Duration
 
+	// Untimed accepts retransmissions that come before their time. The clock of a live requester's
+	// host may be unreliable, for example in a virtual machine.
+	Untimed bool
+
 	// Completions of the send queue, in order. Whole says that they were polled after all requests
 	// were answered; Silent, that the live requester stopped sending.
 	Completions []transport.Completion
@@ -61,6 +65,7 @@ type liveRequester struct {
 	wentBackAt  int64                        // when it did
 	recovery    int64                        // how long the last recoveries took, until something was acknowledged; 0: unknown
 	rnrUntil    int64                        // when the wait for an RNR NAK ends, on the clock of the packets
+	resumed     int64                        // when it last retransmitted after such a wait
 	late        []*conversation.Transmission // replies that the live requester received after it sent something
 	last        *conversation.Transmission   // the last reply that softroce's requester was given
 	goBackCause *conversation.Transmission   // the reply that made softroce's requester go back since it last sent
@@ -256,8 +261,9 @@ func (r *liveRequester) judgeRNRWait(c *conversation.Transmission) {
 	}
 	wait := packet.RNRTimer(uint8(nak.AETH.Syndrome & packet.SyndromeValue))
 	pause := when(c) - when(nak)
-	if pause >= wait-int64(l.Early) {
+	if l.Untimed || pause >= wait-int64(l.Early) {
 		r.followed += bit(laterNAK)
+		r.resumed = when(c)
 		return
 	}
 	d := Difference{c.No, c.BTH.PSN, "RNR wait", time.Duration(pause).String(), fmt.Sprintf("%v, as in packet %d", time.Duration(wait), nak.No)}
@@ -296,6 +302,9 @@ func (r *liveRequester) delivered(e *conversation.Transmission, una, send int64)
 	}
 	if rnr && (u == e.Seq || r.qp.State() != ib.QPSRTS) {
 		r.rnrUntil = when(e) + packet.RNRTimer(uint8(e.AETH.Syndrome&packet.SyndromeValue))
+		if r.resumed >= when(e) {
+			r.rnrUntil = min(r.rnrUntil, r.resumed)
+		}
 	}
 }
 
@@ -355,7 +364,7 @@ func (r *liveRequester) judgeTimeout(c *conversation.Transmission) {
 	pause := when(c) - since
 	early := Difference{c.No, c.BTH.PSN, "timeout", fmt.Sprintf("retransmitted after %v", time.Duration(pause)), fmt.Sprintf("not before %v", time.Duration(least))}
 	switch {
-	case pause >= least-int64(l.Early):
+	case l.Untimed, pause >= least-int64(l.Early):
 	case when(c)-began >= l.local()-int64(l.Early):
 		r.v.deviate(deviationTimer, c)
 	case r.recovery != 0 && pause > r.recovery, r.followed > 0 && pause >= minAdaptive:
