@@ -58,6 +58,23 @@ func TestDuplicateReadsLeaveRoomForNewReads(t *testing.T) {
 	}
 }
 
+// A READ is accepted between two duplicates that arrive in the opposite order.
+func TestMSNOfRepeatedResponsesNeverDecreases(t *testing.T) {
+	_, b := connect(t, defaults)
+	b.request(packet.ReadRequest, defaults.psn, 0)
+	b.request(packet.ReadRequest, packet.PSNAdd(defaults.psn, 1), 0)
+	b.emitted(defaults.psn)
+	b.room = 0
+	for _, psn := range []int{1, 2, 0} {
+		b.request(packet.ReadRequest, packet.PSNAdd(defaults.psn, psn), 0)
+	}
+	b.room = -1
+	b.qp.Transmit(&b.env)
+	if got, want := b.emitted(defaults.psn), "READ_RESPONSE_ONLY+0/ack/3 READ_RESPONSE_ONLY+1/ack/3 READ_RESPONSE_ONLY+2/ack/3"; got != want {
+		t.Errorf("emitted %q, want %q", got, want)
+	}
+}
+
 // TestRepeatedReadStaysOutstanding repeats a READ that is not answered yet: it still counts against
 // max_dest_rd_atomic.
 func TestRepeatedReadStaysOutstanding(t *testing.T) {
