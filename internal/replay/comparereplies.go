@@ -247,11 +247,10 @@ func (r *responderModel) compareAETH(a *conversation.Transmission, o *output, st
 	switch {
 	case a.AETH.MSN == o.AETH.MSN:
 	case r.mayBeReordered(a, o):
-		weight := 0
-		if e, by := r.overtakenBy(a); e != nil {
+		e, by, weight := r.overtakenBy(a)
+		if e != nil {
 			r.v.Overtaken = append(r.v.Overtaken, Note{e.No, fmt.Sprintf("%v PSN %d: packet %d arrived before it, and its response %[5]d counts %[4]d messages",
 				e.Opcode, e.BTH.PSN, by.No, a.AETH.MSN, a.No)})
-			weight = signOvertaken
 		}
 		r.v.conditionals = append(r.v.conditionals, conditional{Difference{a.No, a.BTH.PSN, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(o.AETH.MSN)}, weight, true})
 	default:
@@ -286,7 +285,7 @@ func (r *responderModel) unexpected(a *conversation.Transmission) {
 // afterRNR reports whether the packet with a's PSN caused an RNR NAK, and a later packet arrived
 // before it was accepted.
 func (r *responderModel) afterRNR(a *conversation.Transmission) bool {
-	if r.inferred.accepted(a.Seq) < a.SentBefore {
+	if r.inferred.answered(a.Seq) < a.SentBefore {
 		return false
 	}
 	req := r.s.Requests

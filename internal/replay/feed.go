@@ -46,10 +46,14 @@ func (r *responderModel) consider(e *conversation.Transmission) {
 		if r.late(e) {
 			return
 		}
-		r.feedOvertaking(e)
+		r.feedOvertaking(e, r.inferred.answered(e.Seq))
 		r.feed(e)
+		r.feedOvertaken(e)
 		r.expectCopies(e)
 	case notReady:
+		if rnr := r.inferred.refusal(e.Seq, e.Index, never, isRNR); rnr != nil {
+			r.feedOvertaking(e, rnr.SentBefore)
+		}
 		r.receives.empty = !r.known()
 		r.feed(e)
 		r.receives.empty = false
@@ -60,6 +64,9 @@ func (r *responderModel) outcomeOf(e *conversation.Transmission) outcome {
 	switch {
 	case r.overtook[e]:
 		return ignored // it arrived ahead of another one, and was fed
+	case e.Seq > r.epsn && r.inferred.overtaken[e]:
+		r.overtaken[e.Seq] = e
+		return ignored // until it arrives
 	case e.Seq > r.epsn:
 		return r.outcomeAhead(e)
 	case e.Seq < r.epsn:
@@ -74,7 +81,7 @@ func (r *responderModel) outcomeAhead(e *conversation.Transmission) outcome {
 	if nak == nil {
 		return ignored
 	}
-	if by := r.inferred.accepted(r.epsn); by < nak.SentBefore && (r.s.Ordered || nak.SentBefore-by > reorderedReplies) {
+	if by := r.inferred.answered(r.epsn); by < nak.SentBefore && (r.s.Ordered || nak.SentBefore-by > reorderedReplies) {
 		return ignored
 	}
 	return arrived
@@ -105,13 +112,19 @@ func (r *responderModel) outcomeExpected(e *conversation.Transmission) outcome {
 	if e.Next != nil {
 		next = e.Next.Index
 	}
-	if rnr := r.inferred.refusal(e.Seq, e.Index, min(next, by), isRNR); rnr != nil && e.Info.ConsumesRecv {
+	at, known := r.inferred.arrivals[e.Seq]
+	answered := r.inferred.answered(e.Seq)
+	rnr := r.inferred.refusal(e.Seq, e.Index, min(next, answered), isRNR)
+	if rnr == nil && known && at == next {
+		rnr = r.inferred.refusal(e.Seq, next, answered, isRNR) // the next one was accepted
+	}
+	if rnr != nil && e.Info.ConsumesRecv && !(known && at == e.Index && r.refusedBy[rnr]) {
+		r.refusedBy[rnr] = true
 		return notReady
 	}
-	if nak := r.inferred.refusal(e.Seq, e.Index, next, conversation.IsFatal); nak != nil && nak.SentBefore < by {
+	if nak := r.inferred.refusal(e.Seq, e.Index, next, conversation.IsFatal); nak != nil && nak.SentBefore < answered {
 		return refused
 	}
-	at, known := r.inferred.arrivals[e.Seq]
 	switch {
 	case by == never && e.Next == nil:
 		return unanswered
@@ -122,10 +135,13 @@ func (r *responderModel) outcomeExpected(e *conversation.Transmission) outcome {
 }
 
 // feed feeds a request to softroce's responder, and collects its replies.
-func (r *responderModel) feed(e *conversation.Transmission) { r.feedAnd(e, r.inferred.responseTo[e]) }
+func (r *responderModel) feed(e *conversation.Transmission) {
+	r.feedAt(e, r.inferred.responseTo[e], e.Index)
+}
 
-// feedAnd is feed with the response that shows the content of memory.
-func (r *responderModel) feedAnd(e *conversation.Transmission, answers *response) {
+// feedAt is feed with the response that shows the content of memory, and the index after which the
+// request arrives.
+func (r *responderModel) feedAt(e *conversation.Transmission, answers *response, at int) {
 	h := r.prepare(e, answers)
 	expected := e.Seq == r.epsn
 	r.feeding(e, h)
@@ -137,7 +153,7 @@ func (r *responderModel) feedAnd(e *conversation.Transmission, answers *response
 	r.views.writeBack()
 	if r.qp.State() == ib.QPSErr {
 		r.fed(e, false)
-		r.collect(e, !expected)
+		r.collect(e, at, !expected)
 		r.failed(e)
 		return
 	}
@@ -145,11 +161,11 @@ func (r *responderModel) feedAnd(e *conversation.Transmission, answers *response
 	before := r.epsn
 	r.epsn += int64((psn - uint32(r.epsn)) & packet.PSNMask)
 	if r.epsn != before {
-		r.states[r.epsn-1] = state{(msn + r.s.FirstMSN) & packet.PSNMask, e.Index}
-		r.steps = append(r.steps, acceptance{r.epsn - 1, e.Index})
+		r.states[r.epsn-1] = state{(msn + r.s.FirstMSN) & packet.PSNMask, at}
+		r.steps = append(r.steps, acceptance{r.epsn - 1, at})
 	}
 	r.fed(e, r.epsn != before)
-	r.collect(e, !expected)
+	r.collect(e, at, !expected)
 	if expected && r.epsn != before {
 		r.accepted(e)
 	}
@@ -247,13 +263,13 @@ func (r *responderModel) accepted(e *conversation.Transmission) {
 	}
 }
 
-// collect records the packets that the responder sends.
-func (r *responderModel) collect(e *conversation.Transmission, again bool) {
+// collect records the packets that the responder sends after an index.
+func (r *responderModel) collect(e *conversation.Transmission, at int, again bool) {
 	more := r.qp.Transmit(&r.env)
 	for _, m := range r.take() {
 		m.AETH.MSN = (m.AETH.MSN + r.s.FirstMSN) & packet.PSNMask
 		psn := r.epsn + int64(packet.PSNDiff(m.BTH.PSN, uint32(r.epsn)&packet.PSNMask))
-		r.outputs = append(r.outputs, &output{sentPacket: m, psn: psn, at: e.Index, cause: e, copied: r.copying, duplicate: again})
+		r.outputs = append(r.outputs, &output{sentPacket: m, psn: psn, at: at, cause: e, copied: r.copying, duplicate: again})
 		if m.Opcode.Info().Kind == packet.KindAck && isSequence(m.AETH.Syndrome) {
 			r.lastSequenceNAK = psn
 		}

@@ -73,12 +73,13 @@ func (r *responderModel) mayBeReordered(a *conversation.Transmission, o *output)
 }
 
 // overtakenBy returns a request that arrived after the one that a answers, though it was sent
-// before it: its own response was sent later and counts more messages. by is the request that a
+// before it, and the weight of this sign. Its own response was sent later and counts more messages;
+// or only replies after a acknowledge it, and a does not count it. by is the request that a
 // answers.
-func (r *responderModel) overtakenBy(a *conversation.Transmission) (e, by *conversation.Transmission) {
+func (r *responderModel) overtakenBy(a *conversation.Transmission) (e, by *conversation.Transmission, weight int) {
 	t := r.inferred.responseOf[a]
 	if t == nil || t.request == nil || !r.s.Ordered {
-		return nil, nil
+		return nil, nil, 0
 	}
 	rs := r.s.RepliesSent
 	i := sort.Search(len(rs), func(i int) bool { return rs[i].SentBefore > a.SentBefore })
@@ -88,10 +89,32 @@ func (r *responderModel) overtakenBy(a *conversation.Transmission) (e, by *conve
 			continue
 		}
 		if u.request.Index < t.request.Index && packet.PSNDiff(b.AETH.MSN, a.AETH.MSN) > 0 {
-			return u.request, t.request
+			return u.request, t.request, signOvertaken
 		}
 	}
-	return nil, nil
+	k := int((a.AETH.MSN - r.s.FirstMSN) & packet.PSNMask) // the first message that a does not count
+	if k >= len(r.s.Messages) || len(r.s.Messages[k].Packets) == 0 {
+		return nil, nil, 0
+	}
+	m := r.s.Messages[k]
+	if by := r.inferred.answered(m.End() - 1); by == never || by <= a.SentBefore || r.isCountedBefore(a) {
+		return nil, nil, 0
+	}
+	for _, p := range m.Packets {
+		if at, ok := r.inferred.arrivals[p.Seq]; ok && at < t.request.Index {
+			return r.s.requestAt(at), t.request, signCopy
+		}
+	}
+	return nil, nil, 0
+}
+
+// isCountedBefore reports whether a recent reply before a counts more messages than a.
+func (r *responderModel) isCountedBefore(a *conversation.Transmission) bool {
+	rs := r.s.RepliesSent
+	i := sort.Search(len(rs), func(i int) bool { return rs[i].SentBefore >= a.SentBefore })
+	return slices.ContainsFunc(rs[max(0, i-placeReach):i], func(b *conversation.Transmission) bool {
+		return b.Info.Headers&packet.HasAETH != 0 && packet.PSNDiff(b.AETH.MSN, a.AETH.MSN) > 0
+	})
 }
 
 // A copyToFeed is a request that arrived twice, as its responses show; or late, after others that
@@ -122,11 +145,11 @@ func (r *responderModel) feedCopies(at int) {
 			continue
 		}
 		if c.late {
-			r.feedAnd(c.request, c.answers)
+			r.feedAt(c.request, c.answers, c.request.Index)
 			continue
 		}
 		r.copying = true
-		r.feedAnd(c.request, c.answers)
+		r.feedAt(c.request, c.answers, c.request.Index)
 		r.copying = false
 		for _, a := range c.answers.packets {
 			what := fmt.Sprintf("%v PSN %d: packet %d is another response to it", c.request.Opcode, c.request.BTH.PSN, a.No)
@@ -160,17 +183,23 @@ func (r *responderModel) messagesUntil(t *response) int {
 // late reports whether a retransmitted READ or atomic is fed later: its response counts messages
 // that were sent after it.
 func (r *responderModel) late(e *conversation.Transmission) bool {
-	if e.Seq >= r.epsn || r.inferred.responseTo[e] == nil || r.messagesUntil(r.inferred.responseTo[e]) <= 0 {
+	t := r.inferred.responseTo[e]
+	if e.Seq >= r.epsn || t == nil || r.messagesUntil(t) <= 0 {
 		return false
 	}
-	r.copies = append(r.copies, &copyToFeed{e, r.inferred.responseTo[e], true})
+	r.copies = append(r.copies, &copyToFeed{e, t, true})
+	first := t.packets[0]
+	_, msn := r.qp.Expected()
+	r.v.Overtaken = append(r.v.Overtaken, Note{e.No, fmt.Sprintf("%v PSN %d: its response %d counts messages that were sent after it", e.Opcode, e.BTH.PSN, first.No)})
+	r.v.conditionals = append(r.v.conditionals, conditional{Difference{first.No, first.BTH.PSN, "MSN", fmt.Sprint(first.AETH.MSN),
+		fmt.Sprint((msn + r.s.FirstMSN) & packet.PSNMask)}, signCopy, false})
 	return true
 }
 
 // isDuplicateReply reports whether a repeats a reply of softroce's responder: the request arrived
 // twice.
 func (r *responderModel) isDuplicateReply(a *conversation.Transmission) bool {
-	if a.Info.Kind == packet.KindAck && (!isRNR(a.AETH.Syndrome) || r.inferred.accepted(a.Seq) < a.SentBefore) {
+	if a.Info.Kind == packet.KindAck && (!isRNR(a.AETH.Syndrome) || r.inferred.answered(a.Seq) < a.SentBefore) {
 		return false
 	}
 	given := r.given[a.Seq]
@@ -189,30 +218,45 @@ func (r *responderModel) isDuplicateReply(a *conversation.Transmission) bool {
 	return false
 }
 
-// overtookPrevious reports whether the packet of the sequence NAK a overtook the one before it,
-// which arrived before the NAK was sent.
+// overtookPrevious reports whether a request arrived ahead of others, which arrived before the
+// sequence NAK a was sent that it caused: the packet of a, which overtook the one before it; or one
+// after that, which was delayed until then.
 func (r *responderModel) overtookPrevious(a *conversation.Transmission) bool {
 	st, ok := r.states[a.Seq-1]
-	if !ok || st.at >= a.SentBefore || st.msn != a.AETH.MSN || r.inferred.accepted(a.Seq) < a.SentBefore {
+	if !ok || st.at >= a.SentBefore || st.msn != a.AETH.MSN || r.inferred.answered(a.Seq) < a.SentBefore {
 		return false
 	}
 	req := r.s.Requests
 	i := sort.Search(len(req), func(i int) bool { return req[i].Index >= a.SentBefore })
+	var delayed *conversation.Transmission
 	for j := i - 1; j >= max(0, i-alignReach); j-- {
 		w := req[j]
-		if w.Seq != a.Seq || r.overtook[w] {
-			continue
-		}
-		if w.Next == nil {
+		if w.Seq < a.Seq || w.Next == nil {
 			continue // it was not retransmitted after the NAK
 		}
-		if w.Next.Index < a.SentBefore && r.wasAcknowledged(a.Seq, w.Next.Index) || r.sentSequenceNAK(w) {
+		if w.Seq > a.Seq {
+			if delayed == nil && w.Next.Index > a.SentBefore {
+				delayed = w
+			}
+			continue
+		}
+		if r.overtook[w] {
+			continue
+		}
+		if w.Next.Index < a.SentBefore && r.wasAcknowledged(a.Seq, w.Next.Index) || r.sentSequenceNAK(a.Seq, w.Index) {
 			return false // the requester went back before the NAK, although it knew that all before was accepted
+		}
+		if r.s.Ordered && r.wasAcknowledged(a.Seq, w.Index) {
+			return false // the one before it arrived before it was sent
 		}
 		r.v.differUnlessOvertaken(w, a, signCopy, "%v PSN %d: it arrived before the previous one, and causes the NAK %d", w.Opcode, w.BTH.PSN, a.No)
 		return true
 	}
-	return false
+	if delayed == nil || r.sentSequenceNAK(a.Seq, 0) {
+		return false
+	}
+	r.v.differUnlessOvertaken(delayed, a, signCopy, "%v PSN %d: it arrived after packets that were sent later, and causes the NAK %d", delayed.Opcode, delayed.BTH.PSN, a.No)
+	return true
 }
 
 // wasAcknowledged reports whether a recent reply before an index acknowledged all before psn.
@@ -230,11 +274,11 @@ func (r *responderModel) wasAcknowledged(psn int64, at int) bool {
 	})
 }
 
-// sentSequenceNAK reports whether softroce's responder sent a sequence NAK for the PSN of w after
-// w.
-func (r *responderModel) sentSequenceNAK(w *conversation.Transmission) bool {
-	return slices.ContainsFunc(r.given[w.Seq], func(o *output) bool {
-		return o.at >= w.Index && o.Opcode == packet.Acknowledge && isSequence(o.AETH.Syndrome)
+// sentSequenceNAK reports whether softroce's responder sent a sequence NAK for psn because of the
+// request at an index, or after it.
+func (r *responderModel) sentSequenceNAK(psn int64, from int) bool {
+	return slices.ContainsFunc(r.given[psn], func(o *output) bool {
+		return o.at >= from && o.Opcode == packet.Acknowledge && isSequence(o.AETH.Syndrome)
 	})
 }
 
@@ -244,9 +288,19 @@ func (v *Verdict) differUnlessOvertaken(e, nak *conversation.Transmission, weigh
 	v.conditionals = append(v.conditionals, conditional{Difference{nak.No, nak.BTH.PSN, "reply", nak.AETH.Syndrome.String() + " for PSN " + psnText(nak.Seq), "none"}, weight, false})
 }
 
-// feedOvertaking feeds a packet ahead of e, the expected one, where a NAK shows that e was missing
-// although it arrived.
-func (r *responderModel) feedOvertaking(e *conversation.Transmission) {
+// feedOvertaken feeds the requests that e overtook, as soon as they are expected.
+func (r *responderModel) feedOvertaken(e *conversation.Transmission) {
+	for w := r.overtaken[r.epsn]; w != nil && !r.ended; w = r.overtaken[r.epsn] {
+		delete(r.overtaken, w.Seq)
+		r.v.Overtaken = append(r.v.Overtaken, Note{w.No, fmt.Sprintf("%v PSN %d: packet %d arrived before it", w.Opcode, w.BTH.PSN, e.No)})
+		r.v.conditionals = append(r.v.conditionals, conditional{Difference{w.No, w.BTH.PSN, "reply", "accepted", packet.NAKSequence.String()}, 0, true})
+		r.feedAt(w, r.inferred.responseTo[w], e.Index)
+	}
+}
+
+// feedOvertaking feeds a packet ahead of e, the expected one, where a NAK that was sent before the
+// reply at an index shows that e was missing although it arrived.
+func (r *responderModel) feedOvertaking(e *conversation.Transmission, before int) {
 	if e.Seq != r.epsn || r.lastSequenceNAK == e.Seq {
 		return
 	}
@@ -254,9 +308,16 @@ func (r *responderModel) feedOvertaking(e *conversation.Transmission) {
 	if e.Next != nil {
 		next = e.Next.Index
 	}
-	nak := r.inferred.refusal(e.Seq, e.Index, next, isSequence)
+	if !r.s.Ordered {
+		before = next
+	}
+	nak := r.inferred.refusal(e.Seq, e.Index, before, isSequence) // it may cross the retransmission
 	if nak == nil {
 		return
+	}
+	weight := signOvertaken
+	if nak.SentBefore > next {
+		weight = signCopy
 	}
 	req := r.s.Requests
 	i := sort.Search(len(req), func(i int) bool { return req[i].Index > e.Index })
@@ -270,7 +331,7 @@ func (r *responderModel) feedOvertaking(e *conversation.Transmission) {
 		}
 		r.feed(w)
 		r.overtook[w] = true
-		r.v.differUnlessOvertaken(e, nak, signOvertaken, "%v PSN %d: packet %d arrived before it, and causes the NAK %d", e.Opcode, e.BTH.PSN, w.No, nak.No)
+		r.v.differUnlessOvertaken(e, nak, weight, "%v PSN %d: packet %d arrived before it, and causes the NAK %d", e.Opcode, e.BTH.PSN, w.No, nak.No)
 		return
 	}
 }

@@ -19,9 +19,12 @@ type inference struct {
 	reordered bool // some retransmitted requests arrived late or twice
 
 	acceptances   []acceptance                                           // ascending
+	acknowledged  []acceptance                                           // those that the PSNs of replies show; ascending
 	refusals      map[int64][]*conversation.Transmission                 // NAKs and RNR NAKs, by their PSN
+	naks          []*conversation.Transmission                           // the same, in the order in which they were sent
 	earlier       map[int64]int                                          // PSNs that were accepted before an index, though retransmitted later
 	arrivals      map[int64]int                                          // index of the transmission of each PSN that was accepted
+	overtaken     map[*conversation.Transmission]bool                    // such transmissions that arrived after one that was sent later, with a lower PSN
 	transmissions map[*conversation.Message][]*conversation.Transmission // transmissions of READs and atomics
 	responseOf    map[*conversation.Transmission]*response               // of each response packet
 	responseTo    map[*conversation.Transmission]*response               // of each READ and atomic request
@@ -54,10 +57,11 @@ func (t *response) add(r *conversation.Transmission) {
 }
 
 func infer(s *stream, reordered bool) *inference {
-	ev := &inference{reordered: reordered, refusals: map[int64][]*conversation.Transmission{}, earlier: map[int64]int{}, arrivals: map[int64]int{},
+	ev := &inference{reordered: reordered, refusals: map[int64][]*conversation.Transmission{}, earlier: map[int64]int{}, arrivals: map[int64]int{}, overtaken: map[*conversation.Transmission]bool{},
 		transmissions: map[*conversation.Message][]*conversation.Transmission{}, responseOf: map[*conversation.Transmission]*response{}, responseTo: map[*conversation.Transmission]*response{}, copies: map[*conversation.Transmission][]*response{}, given: map[int64][]*conversation.Transmission{},
 		lateResponses: map[*response]*conversation.Transmission{}, late: map[*conversation.Transmission]bool{}}
 	ev.inferAcceptances(s)
+	ev.acknowledged = slices.Clone(ev.acceptances)
 	ev.inferResponses(s)
 	ev.inferFromRepeats(s)
 	ev.inferArrivals(s)
@@ -70,9 +74,14 @@ func (ev *inference) inferFromRepeats(s *stream) {
 	sent := s.FirstSeq
 	for _, e := range s.Requests {
 		if t := ev.responseTo[e]; t != nil && t.packets[0].Info.Headers&packet.HasAETH != 0 {
-			k := int((t.packets[0].AETH.MSN - s.FirstMSN) & packet.PSNMask)
-			if k > 0 && k <= len(s.Messages) && s.Messages[k-1].First > e.Seq && s.Messages[k-1].End() <= sent {
+			first := t.packets[0]
+			k := int((first.AETH.MSN - s.FirstMSN) & packet.PSNMask)
+			switch {
+			case k <= 0 || k > len(s.Messages) || s.Messages[k-1].First <= e.Seq:
+			case s.Messages[k-1].End() <= sent:
 				ev.acceptances = append(ev.acceptances, acceptance{s.Messages[k-1].End(), e.Index})
+			case s.repeated(e) && s.wasSent(s.Messages[k-1], first.SentBefore):
+				ev.acceptances = append(ev.acceptances, acceptance{s.Messages[k-1].End(), first.SentBefore}) // e arrived late
 			}
 		}
 		sent = max(sent, e.End())
@@ -87,69 +96,9 @@ func (ev *inference) inferFromRepeats(s *stream) {
 	ev.acceptances = ascending
 }
 
-// inferArrivals decides, for each accepted PSN, which transmission was accepted: the last one
-// before the first reply that shows it, and before the accepted one of the next PSN. Of READs and
-// atomics it is the first that was answered.
-func (ev *inference) inferArrivals(s *stream) {
-	byPSN := map[int64][]*conversation.Transmission{}
-	var psns []int64
-	for _, e := range s.Requests {
-		if byPSN[e.Seq] == nil {
-			psns = append(psns, e.Seq)
-		}
-		byPSN[e.Seq] = append(byPSN[e.Seq], e)
-	}
-	slices.Sort(psns)
-	behind := never
-	for _, psn := range slices.Backward(psns) {
-		by := ev.accepted(psn)
-		if by == never {
-			behind = ev.refusalCause(s, psn, behind)
-			continue
-		}
-		es := byPSN[psn]
-		until := func(at int) []*conversation.Transmission {
-			return es[:sort.Search(len(es), func(i int) bool { return es[i].Index >= at })]
-		}
-		in := until(min(by, behind))
-		if at, ok := ev.earlier[psn]; ok && len(until(min(at, behind))) > 0 {
-			in = until(min(at, behind))
-		}
-		if len(in) == 0 {
-			continue
-		}
-		last := len(in) - 1
-		for last > 0 && in[last].Copy {
-			last--
-		}
-		behind = in[last].Index
-		for _, e := range in {
-			if ev.responseTo[e] != nil {
-				behind = e.Index
-				break
-			}
-		}
-		ev.arrivals[psn] = behind
-		behind = ev.refusalCause(s, psn, behind)
-	}
-}
-
-// refusalCause returns the index of the request that caused the first refusal of psn, the latest
-// before an index: by then all before psn were accepted.
-func (ev *inference) refusalCause(s *stream, psn int64, before int) int {
-	nak := ev.refusal(psn, -1, never, func(s packet.Syndrome) bool { return isSequence(s) || isRNR(s) })
-	if nak == nil {
-		return before
-	}
-	end := min(before, nak.SentBefore)
-	i := sort.Search(len(s.Requests), func(i int) bool { return s.Requests[i].Index >= end })
-	for j := i - 1; j >= max(0, i-alignReach); j-- {
-		e := s.Requests[j]
-		if isRNR(nak.AETH.Syndrome) && e.Seq == psn || isSequence(nak.AETH.Syndrome) && e.Seq > psn {
-			return e.Index
-		}
-	}
-	return before
+// wasSent reports whether the last packet of a message was sent before an index.
+func (s *stream) wasSent(m *conversation.Message, before int) bool {
+	return len(m.Packets) > 0 && m.Packets[len(m.Packets)-1].Index < before
 }
 
 // inferAcceptances reads the acknowledgements. Those of requests that were not sent yet are
@@ -186,6 +135,7 @@ func (ev *inference) inferAcceptances(s *stream) {
 			}
 		default:
 			ev.refusals[psn] = append(ev.refusals[psn], r)
+			ev.naks = append(ev.naks, r)
 			waiting = r
 		}
 		if psn <= sent && psn > newest {
@@ -237,12 +187,19 @@ func before(e *conversation.Transmission, sent []*conversation.Transmission, wai
 }
 
 // accepted returns the index before which psn was accepted, or never.
-func (ev *inference) accepted(psn int64) int {
-	i := sort.Search(len(ev.acceptances), func(i int) bool { return ev.acceptances[i].psn > psn })
-	if i == len(ev.acceptances) {
+func (ev *inference) accepted(psn int64) int { return acceptedBefore(ev.acceptances, psn) }
+
+// answered returns the SentBefore of the first reply whose PSN shows that psn was accepted, or
+// never. Another reply was sent before that acceptance if it was sent before this one; its index
+// may nevertheless exceed what accepted returns, as it may cross a retransmission.
+func (ev *inference) answered(psn int64) int { return acceptedBefore(ev.acknowledged, psn) }
+
+func acceptedBefore(as []acceptance, psn int64) int {
+	i := sort.Search(len(as), func(i int) bool { return as[i].psn > psn })
+	if i == len(as) {
 		return never
 	}
-	return ev.acceptances[i].at
+	return as[i].at
 }
 
 // refusalReach bounds how many refusals of one PSN are searched.

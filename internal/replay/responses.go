@@ -130,19 +130,20 @@ func (ev *inference) answeredAll(gaps []*gap, sent []*conversation.Transmission,
 	return n > 0 && given[n-1].SentBefore > e.Index && n >= open
 }
 
-// A gap is a sequence NAK, and the index of the request that caused it.
+// A gap is a sequence NAK or an RNR NAK, and the index of the request that caused it.
 type gap struct {
 	psn        int64
 	pos        int
 	causeIndex int
 }
 
-// gaps returns the sequence NAKs in the order in which they were sent.
+// gaps returns the sequence NAKs and RNR NAKs in the order in which they were sent.
 func (s *stream) gaps() []*gap {
 	var gs []*gap
 	i := 0
 	for _, r := range s.RepliesSent {
-		if r.Info.Kind != packet.KindAck || !isSequence(r.AETH.Syndrome) {
+		rnr := isRNR(r.AETH.Syndrome)
+		if r.Info.Kind != packet.KindAck || !rnr && !isSequence(r.AETH.Syndrome) {
 			continue
 		}
 		for i < len(s.Requests) && s.Requests[i].Index < r.SentBefore {
@@ -150,8 +151,8 @@ func (s *stream) gaps() []*gap {
 		}
 		g := &gap{r.Seq, r.SentBefore, -1}
 		for j := i - 1; j >= max(0, i-alignReach); j-- {
-			if s.Requests[j].Seq > r.Seq {
-				g.causeIndex = s.Requests[j].Index
+			if e := s.Requests[j]; e.Seq > r.Seq && !rnr || e.Seq == r.Seq && rnr {
+				g.causeIndex = e.Index
 				break
 			}
 		}
