@@ -59,7 +59,9 @@ func (p *contextPart) readDoorbells() (any bool) {
 
 // readDoorbellWord reads the bells from number first on.
 func (c *Context) readDoorbellWord(d *Device, word *uint64, first int) (any bool) {
-	for set := atomic.SwapUint64(word, 0); set != 0; set &= set - 1 {
+	rung := atomic.SwapUint64(word, 0)
+	c.prefetchRung(rung, first)
+	for set := rung; set != 0; set &= set - 1 {
 		n := first + bits.TrailingZeros64(set)
 		if n < len(c.doorbells) && c.doorbells[n] != nil {
 			d.tx.activate(c.doorbells[n])

@@ -62,6 +62,7 @@ func (d *Device) receive() (n int, drained bool) {
 		}
 		noting := wire.NoterOf(d.link).Noting()
 		for i := range d.buffers.batch[:k] {
+			d.prefetchReceivers(d.buffers.batch[:k], i)
 			d.buffers.pkt.Len = 0
 			switch f, g := &d.buffers.batch[i], &d.buffers.grhs[i]; {
 			case f.Run.Repeat > 0:

@@ -179,6 +179,10 @@ func (d *Device) serve(budget int) (spent int) {
 		}
 		if c.credit > 0 {
 			q := c.ready.pop()
+			prefetchNext(&c.ready)
+			if next := c.ready.first; next != nil {
+				next.of.prefetchSend()
+			}
 			if q.held() {
 				continue // until release
 			}
@@ -348,6 +352,7 @@ func (d *Device) acknowledge() {
 	var rest fifo[QP] // queue pairs whose replies were not all emitted
 	for !t.due.empty() && t.free() > reserved {
 		q := t.due.pop()
+		prefetchNext(&t.due)
 		if q.held() {
 			continue // until release
 		}

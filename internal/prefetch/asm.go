@@ -1,0 +1,11 @@
+//go:build amd64 || arm64
+
+package prefetch
+
+import "unsafe"
+
+// Lines starts to load n cache lines from p on, at least one. It does not read: p may be any
+// address.
+//
+//go:noescape
+func Lines(p unsafe.Pointer, n uintptr)

@@ -1,0 +1,110 @@
+package nic
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"unsafe"
+
+	"softroce/internal/prefetch"
+	"softroce/packet"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// A queue pair takes some thirty cache lines. Of thousands, most are not in the processor's cache
+// when their turn or their packet comes, and each line that is then loaded alone takes as long as a
+// good part of the work. So the engine has the lines of those that come next loaded while it works
+// for another one: first the QP, and when this has arrived, what it points to.
+
+// Numbers of cache lines.
+const (
+	qpLines        = (unsafe.Sizeof(QP{}) + prefetch.LineSize - 1) / prefetch.LineSize
+	transportLines = (unsafe.Sizeof(transport.QP{}) + prefetch.LineSize - 1) / prefetch.LineSize
+	pathLines      = (unsafe.Sizeof(wire.Path{}) + prefetch.LineSize - 1) / prefetch.LineSize
+)
+
+// On receipt, frames that are as far ahead in the batch as this get their QP and its state loaded.
+const (
+	qpAhead    = 6
+	stateAhead = 3
+)
+
+// prefetch has q loaded.
+func (q *QP) prefetch() { prefetch.Lines(unsafe.Pointer(q), qpLines) }
+
+// prefetchState has what q points to loaded. q should be in the cache.
+func (q *QP) prefetchState() {
+	prefetch.Lines(unsafe.Pointer(q.t), transportLines)
+	if q.path != nil {
+		prefetch.Lines(unsafe.Pointer(q.path), pathLines)
+	}
+}
+
+// prefetchNext has the queue pairs at the front of f loaded: the first one's state, and the second
+// one.
+func prefetchNext(f *fifo[QP]) {
+	first := f.first
+	if first == nil {
+		return
+	}
+	first.of.prefetchState()
+	if first.next != nil {
+		first.next.of.prefetch()
+	}
+}
+
+// prefetchSend has the work request loaded that q fetches next. q should be in the cache.
+func (q *QP) prefetchSend() {
+	if q.sq.producer == nil {
+		return // it has no send queue
+	}
+	prefetch.Lines(unsafe.Pointer(q.sq.producer), 1)
+	prefetch.Lines(unsafe.Pointer(&q.sq.slot(q.sqFetched)[0]), 1)
+}
+
+// prefetchRung has what activate needs loaded, of the queue pairs whose bells are set, if there are
+// several. first is the number of the first bell.
+func (c *Context) prefetchRung(set uint64, first int) {
+	if set&(set-1) == 0 {
+		return
+	}
+	for ; set != 0; set &= set - 1 {
+		n := first + bits.TrailingZeros64(set)
+		if n < len(c.doorbells) && c.doorbells[n] != nil {
+			q := c.doorbells[n]
+			prefetch.Lines(unsafe.Pointer(q), 1)
+			prefetch.Lines(unsafe.Pointer(&q.turn), 2)
+		}
+	}
+}
+
+// prefetchReceivers has the receivers of frames behind frame i of a batch loaded.
+func (d *Device) prefetchReceivers(batch []wire.RxFrame, i int) {
+	qp, state := i+qpAhead, i+stateAhead
+	if i == 0 { // so far nothing was prefetched
+		qp, state = 0, 0
+	}
+	for ; qp <= i+qpAhead && qp < len(batch); qp++ {
+		if q := d.coldReceiver(&batch[qp]); q != nil {
+			q.prefetch()
+		}
+	}
+	for ; state <= i+stateAhead && state < len(batch); state++ {
+		if q := d.coldReceiver(&batch[state]); q != nil {
+			q.prefetchState()
+		}
+	}
+}
+
+// coldReceiver returns the queue pair that a frame is for, nil if there is none or it has received
+// something recently. The frame is not checked yet.
+func (d *Device) coldReceiver(f *wire.RxFrame) *QP {
+	if len(f.Head) < packet.BTHLen {
+		return nil
+	}
+	qpn := binary.BigEndian.Uint32(f.Head[4:]) & packet.PSNMask // the destination, of as many bits
+	if r := d.recent[qpn%uint32(len(d.recent))]; r != nil && r.qpn == qpn {
+		return nil
+	}
+	return d.qps.get(qpn)
+}
