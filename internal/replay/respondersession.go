@@ -65,7 +65,7 @@ type liveRequester struct {
 	wentBackAt  int64                        // when it did
 	recovery    int64                        // how long the last recoveries took, until something was acknowledged; 0: unknown
 	rnrUntil    int64                        // when the wait for an RNR NAK ends, on the clock of the packets
-	resumed     int64                        // when it last retransmitted after such a wait
+	resumedAt   int64                        // when it last retransmitted after such a wait
 	late        []*conversation.Transmission // replies that the live requester received after it sent something
 	last        *conversation.Transmission   // the last reply that softroce's requester was given
 	goBackCause *conversation.Transmission   // the reply that made softroce's requester go back since it last sent
@@ -259,11 +259,11 @@ func (r *liveRequester) judgeRNRWait(c *conversation.Transmission) {
 	if nak.Info.Kind != packet.KindAck || !isRNR(nak.AETH.Syndrome) || c.Seq != nak.Seq {
 		return
 	}
+	r.resumedAt = when(c)
 	wait := packet.RNRTimer(uint8(nak.AETH.Syndrome & packet.SyndromeValue))
 	pause := when(c) - when(nak)
 	if l.Untimed || pause >= wait-int64(l.Early) {
 		r.followed += bit(laterNAK)
-		r.resumed = when(c)
 		return
 	}
 	d := Difference{c.No, c.BTH.PSN, "RNR wait", time.Duration(pause).String(), fmt.Sprintf("%v, as in packet %d", time.Duration(wait), nak.No)}
@@ -302,8 +302,8 @@ func (r *liveRequester) delivered(e *conversation.Transmission, una, send int64)
 	}
 	if rnr && (u == e.Seq || r.qp.State() != ib.QPSRTS) {
 		r.rnrUntil = when(e) + packet.RNRTimer(uint8(e.AETH.Syndrome&packet.SyndromeValue))
-		if r.resumed >= when(e) {
-			r.rnrUntil = min(r.rnrUntil, r.resumed)
+		if r.resumedAt >= when(e) {
+			r.rnrUntil = min(r.rnrUntil, r.resumedAt)
 		}
 	}
 }
