@@ -53,7 +53,8 @@ func (ev *inference) inferArrivals(s *stream) {
 		behind = ev.arrivalAmong(s, in)
 		nak := ev.refusal(psn, behind, by, isSequence)
 		if nak != nil && !ev.hasOtherCause(s, nak, nil) && len(between(es, nak.SentBefore, by)) > 0 {
-			behind = ev.arrivalAmong(s, between(es, nak.SentBefore, by)) // the earlier one was lost: nothing that overtook it was dropped
+			// The earlier one was lost: nothing that overtook it was dropped.
+			behind = ev.arrivalAmong(s, between(es, nak.SentBefore, by))
 			ev.inferOvertaken(s, s.requestAt(behind), psns[i+1:], byPSN)
 		}
 		ev.arrivals[psn] = behind
@@ -123,6 +124,11 @@ func (ev *inference) inferOvertaken(s *stream, e *conversation.Transmission, hig
 		maps.Copy(ev.arrivals, previous)
 		return
 	}
+	for psn, at := range previous {
+		for _, w := range between(byPSN[psn], at-1, at+1) {
+			delete(ev.overtaken, w)
+		}
+	}
 	maps.Copy(ev.overtaken, late)
 }
 
@@ -132,8 +138,11 @@ func (ev *inference) hasOtherCause(s *stream, nak *conversation.Transmission, la
 	req := s.Requests
 	i := sort.Search(len(req), func(i int) bool { return req[i].Index >= nak.SentBefore })
 	return slices.ContainsFunc(req[max(0, i-alignReach):i], func(w *conversation.Transmission) bool {
+		if w.Seq <= nak.Seq || late[w] {
+			return false
+		}
 		at, ok := ev.arrivals[w.Seq]
-		return w.Seq > nak.Seq && !late[w] && !(ok && at == w.Index)
+		return !ok || at != w.Index
 	})
 }
 

@@ -96,7 +96,7 @@ func (ev *inference) inferFromRepeats(s *stream) {
 	ev.acceptances = ascending
 }
 
-// wasSent reports whether the last packet of a message was sent before an index.
+// wasSent reports whether the last captured packet of a message was sent before an index.
 func (s *stream) wasSent(m *conversation.Message, before int) bool {
 	return len(m.Packets) > 0 && m.Packets[len(m.Packets)-1].Index < before
 }

@@ -130,7 +130,8 @@ func (ev *inference) answeredAll(gaps []*gap, sent []*conversation.Transmission,
 	return n > 0 && given[n-1].SentBefore > e.Index && n >= open
 }
 
-// A gap is a sequence NAK or an RNR NAK, and the index of the request that caused it.
+// A gap is where the responder dropped requests from a PSN on, as a sequence NAK or an RNR NAK
+// shows, and the index of the request that caused it.
 type gap struct {
 	psn        int64
 	pos        int
