@@ -13,8 +13,8 @@ import (
 
 // A queue pair takes some thirty cache lines. Of thousands, most are not in the processor's cache
 // when their turn or their packet comes, and each line that is then loaded alone takes as long as a
-// good part of the work. So the engine has the lines of those that come next loaded while it works
-// for another one: first the QP, and when this has arrived, what it points to.
+// good part of the work. So while an engine works for one queue pair, it starts to load the next
+// ones: first the QP, and when that has arrived, what it points to.
 
 // Numbers of cache lines.
 const (
@@ -23,16 +23,16 @@ const (
 	pathLines      = (unsafe.Sizeof(wire.Path{}) + prefetch.LineSize - 1) / prefetch.LineSize
 )
 
-// On receipt, frames that are as far ahead in the batch as this get their QP and its state loaded.
+// How far ahead in a received batch are the frames whose queue pair, and whose state, are loaded.
 const (
 	qpAhead    = 6
 	stateAhead = 3
 )
 
-// prefetch has q loaded.
+// prefetch starts to load q.
 func (q *QP) prefetch() { prefetch.Lines(unsafe.Pointer(q), qpLines) }
 
-// prefetchState has what q points to loaded. q should be in the cache.
+// prefetchState starts to load what q points to. q should be in the cache.
 func (q *QP) prefetchState() {
 	prefetch.Lines(unsafe.Pointer(q.t), transportLines)
 	if q.path != nil {
@@ -40,8 +40,7 @@ func (q *QP) prefetchState() {
 	}
 }
 
-// prefetchNext has the queue pairs at the front of f loaded: the first one's state, and the second
-// one.
+// prefetchNext starts to load the state of the first queue pair of f, and the second one.
 func prefetchNext(f *fifo[QP]) {
 	first := f.first
 	if first == nil {
@@ -53,7 +52,7 @@ func prefetchNext(f *fifo[QP]) {
 	}
 }
 
-// prefetchSend has the work request loaded that q fetches next. q should be in the cache.
+// prefetchSend starts to load the work request that q fetches next. q should be in the cache.
 func (q *QP) prefetchSend() {
 	if q.sq.producer == nil {
 		return // it has no send queue
@@ -62,8 +61,8 @@ func (q *QP) prefetchSend() {
 	prefetch.Lines(unsafe.Pointer(&q.sq.slot(q.sqFetched)[0]), 1)
 }
 
-// prefetchRung has what activate needs loaded, of the queue pairs whose bells are set, if there are
-// several. first is the number of the first bell.
+// prefetchRung starts to load what activate needs of the queue pairs whose bells are set, if there
+// are several. first is the number of the first bell.
 func (c *Context) prefetchRung(set uint64, first int) {
 	if set&(set-1) == 0 {
 		return
@@ -78,7 +77,7 @@ func (c *Context) prefetchRung(set uint64, first int) {
 	}
 }
 
-// prefetchReceivers has the receivers of frames behind frame i of a batch loaded.
+// prefetchReceivers starts to load the receivers of frames behind frame i of a batch.
 func (d *Device) prefetchReceivers(batch []wire.RxFrame, i int) {
 	qp, state := i+qpAhead, i+stateAhead
 	if i == 0 { // so far nothing was prefetched

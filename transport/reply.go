@@ -117,15 +117,14 @@ func (a *replyQueue) find(position uint64) (n uint64, r *response) {
 }
 
 // repeat emits the response of request n again, from its first packet to its last. It carries the
-// current MSN, and so do repeated responses behind it: they are emitted later, and the MSN never
-// decreases.
+// current MSN, and so do repeated responses behind it that have not begun: they are emitted later.
 func (a *replyQueue) repeat(n uint64, msn uint32) {
 	r := a.at(n)
 	r.sent = r.first
 	a.next = min(a.next, n)
 	for ; n != a.added; n++ {
-		if r := a.at(n); r.answered && r.sent == r.first {
-			r.msn = msn
+		if behind := a.at(n); behind.answered && behind.sent == behind.first {
+			behind.msn = msn
 		}
 	}
 }

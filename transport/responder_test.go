@@ -59,7 +59,7 @@ func TestDuplicateReadsLeaveRoomForNewReads(t *testing.T) {
 }
 
 // A READ is accepted between two duplicates that arrive in the opposite order.
-func TestMSNOfRepeatedResponsesNeverDecreases(t *testing.T) {
+func TestRepeatedResponsesCarryOneMSN(t *testing.T) {
 	_, b := connect(t, defaults)
 	b.request(packet.ReadRequest, defaults.psn, 0)
 	b.request(packet.ReadRequest, packet.PSNAdd(defaults.psn, 1), 0)

@@ -4,7 +4,7 @@ package prefetch
 
 import "unsafe"
 
-// Lines starts to load n cache lines from p on, at least one. It does not read: p may be any
+// Lines starts to load n cache lines from p on; n must not be 0. It does not read: p may be any
 // address.
 //
 //go:noescape

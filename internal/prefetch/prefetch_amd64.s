@@ -1,3 +1,4 @@
+#include "go_asm.h"
 #include "textflag.h"
 
 // func Lines(p unsafe.Pointer, n uintptr)
@@ -7,7 +8,7 @@ TEXT ·Lines(SB), NOSPLIT, $0-16
 
 next:
 	PREFETCHT0 (AX)
-	ADDQ       $64, AX
+	ADDQ       $const_LineSize, AX
 	DECQ       CX
 	JNZ        next
 	RET

@@ -1,3 +1,4 @@
+#include "go_asm.h"
 #include "textflag.h"
 
 // func Lines(p unsafe.Pointer, n uintptr)
@@ -7,7 +8,7 @@ TEXT ·Lines(SB), NOSPLIT, $0-16
 
 next:
 	PRFM (R0), PLDL1KEEP
-	ADD  $64, R0
+	ADD  $const_LineSize, R0
 	SUBS $1, R1
 	BNE  next
 	RET
