@@ -111,17 +111,19 @@ func exchangeAsClient(ctx context.Context, t *testing.T, s *harness.Testbed, c e
 	return o
 }
 
-// exchangeAsServer runs softroce's end as the server.
+// exchangeAsServer runs softroce's end as the server. It has a port of its own: a child of this
+// process that has not executed its program yet keeps a listener open that was closed.
 func exchangeAsServer(ctx context.Context, t *testing.T, s *harness.Testbed, c exchange) (o exchangeResult) {
 	t.Helper()
 	o.serves = true
-	listener, err := rxelab.Listen(s.Lab.EmuNamespace(), netip.AddrPortFrom(s.Lab.Host(), verbspeer.Port))
+	port := harness.FreePort()
+	listener, err := rxelab.Listen(s.Lab.EmuNamespace(), netip.AddrPortFrom(s.Lab.Host(), uint16(port)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer listener.Close()
 	end := openEndpoint(t, s, c.server, true)
-	guest, err := s.Guest.Start(ctx, time.Minute, fmt.Sprintf("vprobe%s %v %s", c.client.Args(), s.Lab.Host(), c.ops))
+	guest, err := s.Guest.Start(ctx, time.Minute, fmt.Sprintf("vprobe%s -p %d %v %s", c.client.Args(), port, s.Lab.Host(), c.ops))
 	if err != nil {
 		t.Fatal(err)
 	}
