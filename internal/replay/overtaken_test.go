@@ -10,49 +10,44 @@ import (
 	"softroce/packet"
 )
 
+// The opcodes of requests and of replies in the text of exchange.
+var (
+	requestOpcodes = map[string]packet.Opcode{"SEND": packet.SendOnly, "WRITE": packet.WriteOnly, "READ": packet.ReadRequest, "ADD": packet.FetchAdd}
+	replyOpcodes   = map[string]packet.Opcode{"READ": packet.ReadResponseOnly, "ADD": packet.AtomicAcknowledge,
+		"ACK": packet.Acknowledge, "NAK": packet.Acknowledge, "RNR": packet.Acknowledge}
+	nakSyndromes = map[string]packet.Syndrome{"NAK": packet.NAKSequence, "RNR": packet.SyndromeRNR | 12}
+)
+
 // exchange builds a capture of small messages of one packet. Its lines are requests "> OPCODE PSN",
 // and replies "< OPCODE PSN/MSN", where OPCODE is that of the request that it answers, ACK, NAK or
 // RNR. The first PSN is 0. Each end numbers its packets.
 func exchange(t *testing.T, text string) (ps capture.Packets) {
 	t.Helper()
-	var ids [2]uint16
+	ids := map[string]uint16{} // by direction
 	for i, line := range strings.Split(strings.TrimSpace(text), "\n") {
 		var dir, op string
 		var psn, msn uint32
 		if n, _ := fmt.Sscanf(strings.ReplaceAll(line, "/", " "), "%s %s %d %d", &dir, &op, &psn, &msn); n < 3 {
 			t.Fatalf("line %q", line)
 		}
-		h := packet.Header{BTH: packet.BTH{DestQP: 17, PSN: psn, AckReq: dir == ">"}, AETH: packet.AETH{Syndrome: packet.CreditsUnlimited, MSN: msn},
-			RETH: packet.RETH{VA: 0x1000, RKey: 1}, Atomic: packet.AtomicETH{VA: 0x1000 + 8*uint64(psn), RKey: 1, SwapAdd: 1}}
 		back := dir == "<"
+		h := packet.Header{BTH: packet.BTH{DestQP: 17, PSN: psn, AckReq: !back}, AETH: packet.AETH{Syndrome: packet.CreditsUnlimited, MSN: msn},
+			RETH: packet.RETH{VA: 0x1000, RKey: 1}, Atomic: packet.AtomicETH{VA: 0x1000 + 8*uint64(psn), RKey: 1, SwapAdd: 1}}
+		known := false
 		if back {
-			h.AckReq, h.DestQP = false, 18
+			h.DestQP = 18
+			h.Opcode, known = replyOpcodes[op]
+		} else {
+			h.Opcode, known = requestOpcodes[op]
 		}
-		switch dir + op {
-		case ">SEND":
-			h.Opcode = packet.SendOnly
-		case ">WRITE":
-			h.Opcode = packet.WriteOnly
-		case ">READ":
-			h.Opcode = packet.ReadRequest
-		case ">ADD":
-			h.Opcode = packet.FetchAdd
-		case "<READ":
-			h.Opcode = packet.ReadResponseOnly
-		case "<ADD":
-			h.Opcode = packet.AtomicAcknowledge
-		case "<ACK":
-			h.Opcode = packet.Acknowledge
-		case "<NAK":
-			h.Opcode, h.AETH.Syndrome = packet.Acknowledge, packet.NAKSequence
-		case "<RNR":
-			h.Opcode, h.AETH.Syndrome = packet.Acknowledge, packet.SyndromeRNR|12
-		default:
+		if !known {
 			t.Fatalf("line %q", line)
 		}
-		e := &ids[map[bool]int{true: 1}[back]]
-		*e++
-		ps = append(ps, sentPacket(t, i+1, back, *e, h, 0))
+		if nak, ok := nakSyndromes[op]; ok {
+			h.AETH.Syndrome = nak
+		}
+		ids[dir]++
+		ps = append(ps, sentPacket(t, i+1, back, ids[dir], h, 0))
 	}
 	return ps
 }
