@@ -65,7 +65,7 @@ func (r *responderModel) outcomeOf(e *conversation.Transmission) outcome {
 	case r.overtook[e]:
 		return ignored // it arrived ahead of another one, and was fed
 	case e.Seq > r.epsn && r.inferred.overtaken[e]:
-		r.overtaken[e.Seq] = e
+		r.delayed[e.Seq] = e
 		return ignored // until it arrives
 	case e.Seq > r.epsn:
 		return r.outcomeAhead(e)

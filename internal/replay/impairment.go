@@ -290,8 +290,8 @@ func (v *Verdict) differUnlessOvertaken(e, nak *conversation.Transmission, weigh
 
 // feedOvertaken feeds the requests that e overtook, as soon as they are expected.
 func (r *responderModel) feedOvertaken(e *conversation.Transmission) {
-	for w := r.overtaken[r.epsn]; w != nil && !r.ended; w = r.overtaken[r.epsn] {
-		delete(r.overtaken, w.Seq)
+	for w := r.delayed[r.epsn]; w != nil && !r.ended; w = r.delayed[r.epsn] {
+		delete(r.delayed, w.Seq)
 		r.v.Overtaken = append(r.v.Overtaken, Note{w.No, fmt.Sprintf("%v PSN %d: packet %d arrived before it", w.Opcode, w.BTH.PSN, e.No)})
 		r.v.conditionals = append(r.v.conditionals, conditional{Difference{w.No, w.BTH.PSN, "reply", "accepted", packet.NAKSequence.String()}, 0, true})
 		r.feedAt(w, r.inferred.responseTo[w], e.Index)

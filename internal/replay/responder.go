@@ -39,7 +39,7 @@ type responderModel struct {
 	copies          []*copyToFeed                        // copies of requests that are not fed yet
 	copying         bool                                 // a copy is being fed
 	overtook        map[*conversation.Transmission]bool  // requests that arrived ahead of one sent before them
-	overtaken       map[int64]*conversation.Transmission // by PSN: requests that arrive after one sent after them
+	delayed         map[int64]*conversation.Transmission // by PSN: requests that arrive after one sent after them
 	refusedBy       map[*conversation.Transmission]bool  // captured RNR NAKs whose cause was fed
 	lastSequenceNAK int64                                // the PSN of softroce's last sequence NAK
 }
@@ -219,7 +219,7 @@ func newResponderModel(s *stream, reordered bool) (*responderModel, error) {
 		return nil, err
 	}
 	r := &responderModel{modelQP: b, responderMode: judging{}, s: s, inferred: infer(s, reordered), v: &s.report.Responder, epsn: s.FirstSeq,
-		cutoff: never, shortReceives: map[int64]uint32{}, overtook: map[*conversation.Transmission]bool{}, overtaken: map[int64]*conversation.Transmission{}, refusedBy: map[*conversation.Transmission]bool{},
+		cutoff: never, shortReceives: map[int64]uint32{}, overtook: map[*conversation.Transmission]bool{}, delayed: map[int64]*conversation.Transmission{}, refusedBy: map[*conversation.Transmission]bool{},
 		responderMemory: responderMemory{shadows: map[uint32]*sparseMemory{}, regions: map[uint32]*mrtable.Region{}, extents: map[uint32]*extent{},
 			lastAccepted: map[uint32]int{}},
 		transcript: transcript{states: map[int64]state{}, given: map[int64][]*output{}, responsesAt: map[int64][]*conversation.Transmission{}}}
