@@ -94,7 +94,7 @@ func (e *Engine) loop(ctx context.Context) {
 			if !e.spin.mustNotYield(now, next) && e.spin.yield(now) {
 				then, now = now, e.config.Clock()
 				e.idle.Add(now - then)
-				e.spin.noteIdleStep(now, now-then)
+				e.spin.noteYield(now, now-then)
 			}
 		case e.lender.keepPolling(&e.spin, now, idleSince, next):
 			if e.lender.lend(now, next) {

@@ -22,9 +22,12 @@ type spinner struct {
 	line    [64]byte // read from it
 	cpus    int
 
-	checked    int64 // when overcommit was last updated
+	checked    int64 // when overcommit and shared were last updated
 	overcommit bool
-	crowded    bool // more than twice as many runnable threads as processors: see maySpin
+	shared     bool    // the yields before checked let other threads run
+	yields     int64   // after checked
+	yielded    int64   // time that they took; those as long as interrupted count as preemptions only
+	crowded    backoff // no spinning, because yields took long among many threads: see maySpin
 
 	lateness int64   // of the timers that end sleeps: 20 to 45 µs in a virtual machine
 	noSpin   backoff // no spinning, because the engine was preempted
@@ -32,7 +35,10 @@ type spinner struct {
 
 // A backoff is a time in which something is not done because it failed. The next failure doubles
 // it, unless that comes long after.
-type backoff struct{ until, length int64 }
+type backoff struct {
+	until, length int64
+	interrupted   int64 // when the last interruption ended
+}
 
 const (
 	minBackoff = 10e6  // ns
@@ -47,6 +53,15 @@ func (b *backoff) extend(now int64) {
 	b.until = now + b.length
 }
 
+// noteInterruption records that the engine could not go on for longer than interrupted. The second
+// time in a short while counts as a failure.
+func (b *backoff) noteInterruption(now, took int64) {
+	if now-took-b.interrupted < interruptions {
+		b.extend(now)
+	}
+	b.interrupted = now
+}
+
 // deadlineSpins is how many times longer to poll before a deadline than after work.
 const deadlineSpins = 2
 
@@ -56,6 +71,16 @@ const (
 	// An idle step takes a fraction of a microsecond, and a program that polls yields after a few.
 	// A longer one than this was preempted, or yielded to a thread that does not yield.
 	interrupted = 200e3 // ns
+
+	// Two interruptions in this time are due to other threads. One can be due to the host of a
+	// virtual machine, which suspends a processor now and then.
+	interruptions = 10e6 // ns
+
+	// A yield that takes longer than this lets another thread run: there are two context switches.
+	switching = 1500 // ns
+
+	// Among many threads a sleep and a wake-up are faster than yields that take longer than this.
+	longYield = 20e3 // ns
 
 	latenessStep = 100  // ns by which a sleep reduces lateness
 	maxLateness  = 40e3 // ns; other threads wait while the engine polls that long
@@ -152,7 +177,7 @@ func (s *spinner) noteWake(alarm, woken int64) {
 }
 
 // maySpin reports whether polling delays no other thread, if the engine yields. Among many threads
-// it does not poll: there a yield lasts long, and programs that start need the processor.
+// whose turns take long it does not poll: programs that start need the processor.
 func (s *spinner) maySpin(now int64) bool {
 	return s.limit > 0 && now >= s.noSpin.until && !s.isCrowded(now)
 }
@@ -164,16 +189,22 @@ func (s *spinner) preempted(now int64) bool {
 
 func (s *spinner) isCrowded(now int64) bool {
 	s.check(now)
-	return s.crowded
+	return now < s.crowded.until
 }
 
-// check counts the runnable threads, at most once in overcommitCheck.
+// check counts the runnable threads, at most once in overcommitCheck. That there are more than
+// twice as many as processors is not enough not to poll: since version 6.12 Linux also counts
+// threads that sleep, until their turn would have come (DELAY_DEQUEUE). Yields must take long, too.
 func (s *spinner) check(now int64) {
 	if now-s.checked < overcommitCheck {
 		return
 	}
 	n := s.runnableThreads()
-	s.checked, s.overcommit, s.crowded = now, n > s.cpus, n > 2*s.cpus
+	if n > 2*s.cpus && s.yielded > s.yields*longYield {
+		s.crowded.extend(now)
+	}
+	s.shared = s.yielded > s.yields*switching
+	s.checked, s.overcommit, s.yields, s.yielded = now, n > s.cpus, 0, 0
 }
 
 // yield lets other threads run if there are more of them than processors, and reports whether it
@@ -186,12 +217,20 @@ func (s *spinner) yield(now int64) bool {
 	return s.overcommit
 }
 
-// noteIdleStep records how long an idle step took. After a preemption it disables spinning for a
+// noteIdleStep records how long an idle step took. After preemptions it disables spinning for a
 // while.
 func (s *spinner) noteIdleStep(now, took int64) {
 	if took >= interrupted {
-		s.noSpin.extend(now)
+		s.noSpin.noteInterruption(now, took)
 	}
+}
+
+// noteYield records how long a yield took, which is idle time like that of a step.
+func (s *spinner) noteYield(now, took int64) {
+	if took < interrupted {
+		s.yields, s.yielded = s.yields+1, s.yielded+took
+	}
+	s.noteIdleStep(now, took)
 }
 
 // runnableThreads returns how many threads of the machine run or wait for a processor, 0 if the

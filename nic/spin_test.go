@@ -20,6 +20,7 @@ func TestRunnableParsesLoadavg(t *testing.T) {
 	}
 }
 
+// One long idle step may be due to the host of a virtual machine. Two are preemptions.
 func TestPreemptedEngineSpinsLess(t *testing.T) {
 	s := spinner{limit: 50e3, loadavg: -1, cpus: 2}
 	now := int64(1e9)
@@ -27,48 +28,84 @@ func TestPreemptedEngineSpinsLess(t *testing.T) {
 		t.Error("does not poll for 50 µs")
 	}
 	s.noteIdleStep(now, 100) // the duration of a usual idle step
+	s.noteIdleStep(now+1000, 100)
+	s.noteYield(now+2000, interrupted-1)
+	s.noteYield(now+3e5, interrupted-1)
 	if !s.keepSpinning(now, now) {
-		t.Error("a short idle step counted as a preemption")
+		t.Error("short idle steps counted as preemptions")
 	}
-	s.noteIdleStep(now, 4e6)
-	if s.keepSpinning(now+9e6, now+9e6) || !s.keepSpinning(now+11e6, now+11e6) {
-		t.Error("the first preemption does not disable spinning for 10 ms")
-	}
-	now += 11e6
-	s.noteIdleStep(now, 4e6)
-	if s.keepSpinning(now+19e6, now+19e6) || !s.keepSpinning(now+21e6, now+21e6) {
-		t.Error("the second preemption does not disable spinning for 20 ms")
-	}
-	now += 1e9
-	s.noteIdleStep(now, 4e6)
-	if s.keepSpinning(now+9e6, now+9e6) || !s.keepSpinning(now+11e6, now+11e6) {
-		t.Error("a preemption long after does not disable spinning for 10 ms")
+	for _, c := range []struct {
+		name    string
+		after   int64 // the end of the last backoff
+		steps   []int64
+		backoff int64
+	}{
+		{"one long step", 0, []int64{4e6}, 0},
+		{"another one much later", 40e6, []int64{4e6}, 0},
+		{"two", 40e6, []int64{4e6, 4e6}, 10e6},
+		{"two soon after", 0, []int64{4e6, 4e6}, 20e6},
+		{"three", 100e6, []int64{interrupted, interrupted, interrupted}, 80e6},
+		{"two long after", 1e9, []int64{4e6, 4e6}, 10e6},
+	} {
+		now += c.after
+		for _, took := range c.steps {
+			now += 1e6 + took
+			s.noteIdleStep(now, took)
+		}
+		if c.backoff > 0 && s.keepSpinning(now+c.backoff-1e6, now+c.backoff-1e6) {
+			t.Errorf("%s: spinning is not disabled for %d ns", c.name, c.backoff)
+		}
+		if now += c.backoff + 1; !s.keepSpinning(now, now) {
+			t.Errorf("%s: spinning is disabled for more than %d ns", c.name, c.backoff)
+		}
 	}
 }
 
 // With as many runnable threads as processors the engine keeps its processor, with more it yields.
+// Among many more it does not spin, if yields take long.
 func TestSpinnerYieldsIfMoreThreadsRunThanProcessors(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "loadavg"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	s := spinner{limit: 50e3, loadavg: int(file.Fd()), cpus: 2}
-	now := int64(1e9)
 	for _, c := range []struct {
-		line           string
-		yield, crowded bool
-	}{{"0.20 0.18 0.12 2/80 11206\n", false, false}, {"0.20 0.18 0.12 4/80 11206\n", true, false},
-		{"0.20 0.18 0.12 5/80 11206\n", true, true}, {"0.20 0.18 0.12 1/80 11206\n", false, false}} {
+		line                   string
+		yields                 []int64
+		yield, crowded, shared bool
+	}{
+		{"0.20 0.18 0.12 2/80 11206\n", nil, false, false, false},
+		{"0.20 0.18 0.12 4/80 11206\n", []int64{50e3, 50e3}, true, false, true},
+		{"0.20 0.18 0.12 5/80 11206\n", []int64{50e3, 3e3}, true, true, true},
+		{"0.20 0.18 0.12 14/80 11206\n", []int64{3e3, 3e3, 50e3}, true, false, true}, // counts sleeping threads
+		{"0.20 0.18 0.12 14/80 11206\n", []int64{300, 300}, true, false, false},
+		{"0.20 0.18 0.12 14/80 11206\n", []int64{3e3, 4e6}, true, false, true}, // a preemption
+		{"0.20 0.18 0.12 14/80 11206\n", nil, true, false, false},
+		{"0.20 0.18 0.12 1/80 11206\n", []int64{50e3}, false, false, true},
+	} {
+		now := int64(1e9)
+		s := spinner{limit: 50e3, loadavg: int(file.Fd()), cpus: 2, checked: now}
+		if err := file.Truncate(0); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := file.WriteAt([]byte(c.line), 0); err != nil {
 			t.Fatal(err)
+		}
+		for _, took := range c.yields {
+			s.noteYield(now, took)
 		}
 		now += overcommitCheck
 		if got := s.yield(now); got != c.yield {
 			t.Errorf("yield with %q: %v", c.line, got)
 		}
 		if got := s.maySpin(now); got == c.crowded {
-			t.Errorf("polls with %q: %v", c.line, got)
+			t.Errorf("polls with %q, yields %d: %v", c.line, c.yields, got)
+		}
+		if s.shared != c.shared {
+			t.Errorf("shares its processor, yields %d: %v", c.yields, s.shared)
+		}
+		if c.crowded && (s.maySpin(now+minBackoff-1) || !s.maySpin(now+minBackoff)) {
+			t.Error("does not poll again after a while")
 		}
 	}
 }
