@@ -246,7 +246,7 @@ func (e *Engine) notify() {
 	}
 	p := &e.completions
 	for _, q := range p.staged {
-		q.notify()
+		q.notify(e)
 	}
 	clear(p.staged)
 	p.staged = p.staged[:0]

@@ -155,7 +155,7 @@ func (c *Context) DestroyCQ(q *CQ) error {
 }
 
 func (q *CQ) remove() {
-	q.notify() // what the ring counts: the client drops as many events from its channel
+	q.notify(q.ctx.device.engine) // what the ring counts: the client drops as many events from its channel
 	c := q.ctx
 	q.ctx = nil
 	for _, o := range q.outlets {
@@ -279,6 +279,9 @@ func (q *CQ) publish(e *Engine) {
 	}
 	q.published = q.staged
 	q.ring.storeProducer(q.staged)
+	if !e.stepped {
+		e.lender.news = true
+	}
 	q.countEvent(q.solicited)
 	q.solicited = false
 }
@@ -300,8 +303,8 @@ func (q *CQ) countEvent(solicited bool) {
 	}
 }
 
-// notify calls CQConfig.Notify for each event that was counted since the last call.
-func (q *CQ) notify() {
+// notify calls CQConfig.Notify for each event that was counted since the last call. e calls it.
+func (q *CQ) notify(e *Engine) {
 	q.listed, q.afterSend = false, false
 	if q.of != nil {
 		q = q.of
@@ -315,6 +318,7 @@ func (q *CQ) notify() {
 	}
 	for ; q.notified != q.counted; q.notified++ {
 		q.onEvent()
+		e.lender.news = true
 	}
 }
 

@@ -81,6 +81,7 @@ func (q *CQ) append(e *Engine, l []abi.CQE, solicited bool) {
 	q.published = q.staged
 	q.ring.storeProducer(q.staged)
 	q.countEvent(solicited)
+	e.lender.news = true
 }
 
 // publishAll publishes what the outlets have staged, before a control operation on q.

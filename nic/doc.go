@@ -26,7 +26,8 @@
 //  1. Frames are received from each link, until it is empty or its budget is spent (rx.go). Each
 //     frame is checked and given to its queue pair, which queues writes to memory, completions and
 //     responses. After each batch, the writes are carried out and the completions published
-//     (completion.go). When no received frame is left, the epoch of mrtable.IO ends.
+//     (completion.go). When no received frame is left, the epoch of mrtable.IO ends. A program that
+//     has got a message may run now, on the engine's processor (lend.go).
 //  2. Functions that were given to Do before the step began are run (engine.go): a client that has
 //     seen a message cannot destroy its queue pair before the message is acknowledged. Those that
 //     end work requests transmit what was posted before (QP.takePosted).

@@ -116,6 +116,7 @@ type Engine struct {
 	poll       poller
 	spin       spinner
 	lender     lender
+	lent       int64 // for how long the step lent the processor
 
 	// Time spent, in nanoseconds; any goroutine may read it.
 	busy, idle, asleep atomic.Int64
@@ -209,6 +210,7 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	e.now = now
 	e.wall.sync(now)
 	e.steps.Store(e.steps.Load() + 1)
+	e.lent = 0
 	// A client that has seen a message may have posted the destruction of its queue pair: the
 	// message's ACK left in the previous step. What is posted from now on waits for the next step.
 	if len(e.posted) == 0 && !e.stepped {
@@ -219,12 +221,13 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	}
 	e.resumable = true
 	e.deliverKept()
-	drained := true
+	received, drained := 0, true
 	for _, d := range e.devices {
 		n, all := d.receive()
-		busy = busy || n > 0
+		received += n
 		drained = drained && all
 	}
+	busy = received > 0
 	// Read buffers and unmapped memory are reused two epochs later. No received frame that refers
 	// to them may be left then; those that wait for a link are copies.
 	e.io.Now = now
@@ -234,6 +237,9 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	}
 	e.releaseReads() // what a fabric held by reference was received
 	e.resumable = false
+	if received > 0 && received <= lendFrames && !e.stepped {
+		e.lendInStep()
+	}
 	if len(e.posted) > 0 {
 		e.runPosted()
 		busy = true

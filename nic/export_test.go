@@ -117,3 +117,15 @@ func (e *Engine) AdaptStep(took time.Duration) int {
 	e.adaptStep(int64(took))
 	return e.stepLimit
 }
+
+// Pin makes the test's thread run on one processor.
+var Pin = pin
+
+// SeeManyThreads makes the engine believe that yields take long because of many threads.
+func (e *Engine) SeeManyThreads() { e.spin.crowded.until = 1 << 62 }
+
+// ShareProcessor makes the engine lend the thread's processor, and returns its number, plus 1.
+func (e *Engine) ShareProcessor() uint32 {
+	e.lender.locate()
+	return e.lender.processor
+}

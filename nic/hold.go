@@ -302,6 +302,7 @@ func (e *Engine) runAside(b *mrtable.Batch) bool {
 // takeOver goes on with the step of a thread that does not return from b.
 func (e *Engine) takeOver(b *mrtable.Batch) {
 	e.setAsleep(0)
+	e.lender.noteSleep(e.now)
 	e.leave(b)
 	e.finish(true)
 }

@@ -10,27 +10,77 @@ import (
 	"softroce/packet"
 )
 
-// A lender lends the engine's processor to a program that waits for a message in its memory on the
-// same one. Such a program does not yield, so a yield to it takes milliseconds, after which the
-// engine does not spin for a while (see spinner). In that time the engine polls for as long as it
-// would spin, if a program on its processor has got a message. It yields only once after each
-// message: the program most likely replies, and its post yields back.
+// A lender decides when the engine's processor is for the programs that wait for messages on the
+// same one. It does so while there are more runnable threads than processors, or if the engine was
+// preempted (see spinner).
+//
+// A program that gets a message has the processor once: it most likely replies, and its post yields
+// back. If it is the only client that transmits, it has it before the engine acknowledges, so that
+// the reply leaves with the ACK. While there is nothing new for the programs on the processor, the
+// engine keeps it for keepTime.
+//
+// Programs that poll their memory do not yield, so a yield to one takes milliseconds if there is no
+// message. After that the engine does not spin for a while. In that time it polls for as long as it
+// would spin, if a program on its processor has got a message, and yields only after messages.
+//
+// If other threads share the processor and the engine's only client runs on another one, the engine
+// moves there. Otherwise each message would wait for these threads.
 type lender struct {
-	processor uint32   // that of the engine, plus 1; 0 while it does not lend
+	processor uint32   // that of the engine, plus 1; 0 while it has no need to lend it
 	polls     bool     // a program on the processor has got a message
 	borrower  *Context // has got a message since it last had the processor; may be nil
 	noLending backoff  // because a borrower kept the processor
+
+	served  int64 // when a packet last arrived for a program on the processor
+	news    bool  // since programs last had the processor
+	yielded int64 // when that was
+
+	elsewhere uint32  // processor of a program that got a packet since checked, plus 1; 0 if none did
+	checked   int64   // spinner.checked at the last update
+	away      uint32  // the processor, plus 1, on which the last updates found the only client
+	apart     int     // the number of these updates
+	settled   backoff // the engine does not move, because it has moved
 }
 
-// lendTime is about how long a borrower needs to reply, in nanoseconds. An engine that has a
-// deadline earlier does not lend its processor.
-const lendTime = 5e3
+const (
+	// lendTime is about how long a borrower needs to reply, in nanoseconds. An engine that has a
+	// deadline earlier does not lend its processor.
+	lendTime = 5e3
 
-// noteMessage records that a message has arrived for a program, which may be nil.
-func (l *lender) noteMessage(c *Context) {
-	if c != nil && atomic.LoadUint32(word(c.opt.Doorbell, abi.DoorbellProcessor)) == l.processor {
+	// lendFrames is how many frames a step may have received if it lends the processor. Programs
+	// that get more at a time do not wait for each message.
+	lendFrames = 2
+
+	// keepTime is how long the engine keeps the processor, in nanoseconds. The reply of a peer on
+	// the same machine takes less.
+	keepTime = 20e3
+
+	// servedTime is after how many nanoseconds without a packet a program does not count as one on
+	// the processor.
+	servedTime = 1e6
+
+	// A borrower that had the processor for kept, in nanoseconds, does not yield. It had it until a
+	// tick of the kernel; they come every 1 to 10 ms.
+	kept = 1e6
+
+	// joinChecks is how many updates have to find the only client elsewhere until the engine moves.
+	joinChecks = 3
+)
+
+// notePacket records that a packet has arrived for a program, which may be nil. ends: it is the
+// last of a message.
+func (l *lender) notePacket(now int64, c *Context, ends bool) {
+	if c == nil {
+		return
+	}
+	switch n := atomic.LoadUint32(word(c.opt.Doorbell, abi.DoorbellProcessor)); {
+	case n != l.processor:
+		l.elsewhere = n
+		return
+	case ends:
 		l.polls, l.borrower = true, c
 	}
+	l.served, l.news = now, true
 }
 
 // endsMessage reports whether a packet is the last of a message to a program.
@@ -50,13 +100,62 @@ func (l *lender) forget(c *Context) {
 // found since the time idle.
 func (l *lender) keepPolling(s *spinner, now, idle, deadline int64) bool {
 	if !s.preempted(now) || now < l.noLending.until {
-		l.processor, l.polls, l.borrower = 0, false, nil
+		l.polls, l.borrower = false, nil
 		return false
 	}
-	if l.processor == 0 {
-		l.locate()
-	}
 	return l.polls && (now-idle < s.limit || s.isNear(now, deadline))
+}
+
+// keepProcessor reports whether an engine that spins does not yield at the time now.
+func (l *lender) keepProcessor(now int64) bool {
+	return !l.news && now-l.served < servedTime && now-l.yielded < keepTime
+}
+
+// update finds out, once per check of the spinner, whether the engine has to lend its processor,
+// and whether it is on the right one. alone: at most one client transmits. It reports whether it
+// has moved the engine, which takes time.
+func (l *lender) update(s *spinner, now int64, alone bool) (moved bool) {
+	contended := s.preempted(now) || s.shared
+	if s.checked == l.checked {
+		return false
+	}
+	l.checked = s.checked
+	at := l.elsewhere
+	l.elsewhere = 0
+	if !s.overcommit && !contended {
+		l.processor, l.polls, l.borrower, l.served, l.apart = 0, false, nil, 0, 0
+		return false
+	}
+	l.locate()
+	switch {
+	case at == 0 || at == l.processor || !contended || !alone || now-l.served < servedTime:
+		l.apart = 0
+		return false
+	case l.apart == 0 || at != l.away:
+		l.away, l.apart = at, 1
+	default:
+		l.apart++
+	}
+	if l.apart < joinChecks || now < l.settled.until {
+		return false
+	}
+	l.apart = 0
+	l.settled.extend(now)
+	moveTo(int(at - 1))
+	l.locate()
+	return true
+}
+
+// moveTo moves the thread to a processor, if it may run there. The kernel may move it again later.
+func moveTo(processor int) {
+	var may, only unix.CPUSet
+	if unix.SchedGetaffinity(0, &may) != nil || !may.IsSet(processor) {
+		return
+	}
+	only.Set(processor)
+	if unix.SchedSetaffinity(0, &only) == nil {
+		unix.SchedSetaffinity(0, &may)
+	}
 }
 
 // locate finds the processor of the engine. After a change it has no borrower on the new one yet.
@@ -64,35 +163,44 @@ func (l *lender) locate() {
 	var n uint32
 	unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&n)), 0, 0)
 	if n+1 != l.processor {
-		l.processor, l.polls, l.borrower = n+1, false, nil
+		l.processor, l.polls, l.borrower, l.served = n+1, false, nil, 0
 	}
 }
 
-// noteSleep is for an engine that has slept: it may run on another processor.
-func (l *lender) noteSleep() {
+// noteSleep is for an engine that has slept, or has another thread: it may run on another
+// processor.
+func (l *lender) noteSleep(now int64) {
 	if l.processor != 0 {
 		l.locate()
+		l.noteYield(now)
 	}
 }
 
-// lend yields to the borrower, if there is one, and reports whether it did.
-func (l *lender) lend(now, deadline int64) bool {
-	c := l.borrower
-	if c == nil || deadline != 0 && deadline-now < lendTime {
-		return false
-	}
-	l.borrower = nil
-	lent := word(c.opt.Doorbell, abi.DoorbellLent)
+// borrows reports whether there is a borrower to which the engine may lend its processor.
+func (l *lender) borrows(now, deadline int64) bool {
+	return l.borrower != nil && now >= l.noLending.until && (deadline == 0 || deadline-now >= lendTime)
+}
+
+// lend yields to the borrower.
+func (l *lender) lend() {
+	lent := word(l.borrower.opt.Doorbell, abi.DoorbellLent)
 	atomic.StoreUint32(lent, 1)
 	unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 	atomic.StoreUint32(lent, 0)
 	l.locate()
-	return true
 }
 
-// noteLent records how long the borrower had the processor. One that did not reply kept it.
+// noteYield records that the programs on the processor have had it.
+func (l *lender) noteYield(now int64) { l.news, l.borrower, l.yielded = false, nil, now }
+
+// noteLent records how long the borrower had the processor. It gets it no more for a while if it
+// kept it.
 func (l *lender) noteLent(now, took int64) {
-	if took >= interrupted {
+	l.noteYield(now)
+	switch {
+	case took >= kept:
 		l.noLending.extend(now)
+	case took >= interrupted:
+		l.noLending.noteInterruption(now, took)
 	}
 }

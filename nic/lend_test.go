@@ -49,7 +49,7 @@ func pin(t *testing.T) {
 func aLender(t *testing.T, now int64) (*lender, *spinner, *Context) {
 	pin(t)
 	l, s := new(lender), aPreemptedSpinner(now)
-	l.keepPolling(s, now, now, 0)
+	l.update(s, now, true)
 	return l, s, aClientOn(l.processor)
 }
 
@@ -59,16 +59,18 @@ func TestPreemptedEnginePollsForAProgramOnItsProcessor(t *testing.T) {
 	const now = int64(1e9)
 	s := aPreemptedSpinner(now)
 	var l lender
+	l.update(s, now, true)
 	if l.keepPolling(s, now, now, 0) {
 		t.Error("polls without a message")
 	}
-	l.noteMessage(aClientOn(0))
-	l.noteMessage(aClientOn(l.processor + 1))
-	l.noteMessage(nil)
-	if l.keepPolling(s, now, now, 0) || l.lend(now, 0) {
-		t.Error("polls for a program on another processor")
+	l.notePacket(now, aClientOn(0), true)
+	l.notePacket(now, aClientOn(l.processor+1), true)
+	l.notePacket(now, nil, true)
+	l.notePacket(now, aClientOn(l.processor), false)
+	if l.keepPolling(s, now, now, 0) || l.borrows(now, 0) {
+		t.Error("polls for a program on another processor, or before the end of a message")
 	}
-	l.noteMessage(aClientOn(l.processor))
+	l.notePacket(now, aClientOn(l.processor), true)
 	for _, c := range []struct {
 		name                string
 		now, idle, deadline int64
@@ -84,36 +86,72 @@ func TestPreemptedEnginePollsForAProgramOnItsProcessor(t *testing.T) {
 			t.Errorf("%s: polls %t, want %t", c.name, got, c.want)
 		}
 	}
-	if l.keepPolling(s, s.noSpin.until, s.noSpin.until, 0) || l.processor != 0 {
+	again := s.noSpin.until
+	if l.keepPolling(s, again, again, 0) || l.borrows(again, 0) {
 		t.Error("still lends when it may spin again")
+	}
+	s.checked++
+	if l.update(s, again, true); l.processor != 0 {
+		t.Error("looks for programs on its processor although it need not share it")
 	}
 }
 
 func TestEngineLendsOnceForAMessage(t *testing.T) {
 	const now = int64(1e9)
-	l, s, c := aLender(t, now)
-	l.noteMessage(c)
-	if l.lend(now, now+lendTime-1) {
-		t.Error("lends right before a deadline")
+	for _, c := range []struct {
+		name     string
+		then     func(*lender, *Context)
+		deadline int64
+		want     bool
+	}{
+		{"after a message", func(*lender, *Context) {}, 0, true},
+		{"a deadline is far", func(*lender, *Context) {}, now + lendTime, true},
+		{"a deadline is near", func(*lender, *Context) {}, now + lendTime - 1, false},
+		{"after it has lent", func(l *lender, _ *Context) { l.lend(); l.noteLent(now, 0) }, 0, false},
+		{"after another yield", func(l *lender, _ *Context) { l.noteYield(now) }, 0, false},
+		{"after a sleep", func(l *lender, _ *Context) { l.noteSleep(now) }, 0, false},
+		{"the context is closed", func(l *lender, c *Context) { l.forget(c) }, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, _, client := aLender(t, now)
+			l.notePacket(now, client, true)
+			if c.then(l, client); l.borrows(now, c.deadline) != c.want {
+				t.Errorf("lends %t, want %t", !c.want, c.want)
+			}
+		})
 	}
-	if !l.lend(now, now+lendTime) || *word(c.opt.Doorbell, abi.DoorbellLent) != 0 {
-		t.Error("does not lend, or does not end it")
-	}
-	if l.lend(now, 0) {
-		t.Error("lends twice for one message")
-	}
-	l.noteMessage(c)
-	l.forget(c)
-	if l.lend(now, 0) {
-		t.Error("lends to a context that is closed")
-	}
-	l.noteMessage(c)
-	l.noteLent(now, interrupted)
-	if l.keepPolling(s, now, now, 0) || l.lend(now, 0) {
-		t.Error("lends again after a program kept the processor")
-	}
-	if !s.preempted(now + minBackoff/20) {
-		t.Error("the spinner's state changed")
+}
+
+// To a program that has kept the processor the engine lends it no more for a while.
+func TestEngineDoesNotLendToOneThatKeepsTheProcessor(t *testing.T) {
+	const now = int64(1e9)
+	for _, c := range []struct {
+		name string
+		took []int64
+		want bool
+	}{
+		{"until a tick", []int64{kept}, false},
+		{"for long, once", []int64{kept - 1}, true},
+		{"for long, twice", []int64{interrupted, interrupted}, false},
+		{"for a short time, twice", []int64{interrupted - 1, interrupted - 1}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, s, client := aLender(t, now)
+			s.noSpin.until = now + 2*kept
+			at, before := now, s.noSpin
+			for _, took := range c.took {
+				l.notePacket(at, client, true)
+				at += took
+				l.noteLent(at, took)
+			}
+			l.notePacket(at, client, true)
+			if l.borrows(at, 0) != c.want || l.keepPolling(s, at, at, 0) != c.want {
+				t.Errorf("lends and polls %t, want %t", !c.want, c.want)
+			}
+			if s.noSpin != before {
+				t.Error("the spinner's state changed")
+			}
+		})
 	}
 }
 
@@ -135,14 +173,12 @@ func TestBorrowerSeesThatTheProcessorIsLent(t *testing.T) {
 		if time.Since(start) > 30*time.Second {
 			t.Fatal("a program on the processor never had it with the mark")
 		}
-		l.noteMessage(c)
-		l.lend(now, 0)
+		l.notePacket(now, c, true)
+		l.lend()
 	}
 }
 
-// A running engine that may not spin lends its processor after a message. The clock, which it reads
-// after each step and after it has lent, says that the program kept the processor: the engine notes
-// that.
+// The time for which a running engine lends its processor is idle time.
 func TestRunningEngineLendsItsProcessor(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var e *Engine
@@ -154,8 +190,10 @@ func TestRunningEngineLendsItsProcessor(t *testing.T) {
 			e.spin.noSpin.until = now + minBackoff
 			e.lender.locate()
 			*word(c.opt.Doorbell, abi.DoorbellProcessor) = e.lender.processor
-			e.lender.noteMessage(c)
-		case 3: // after it has lent, or after the second step
+			e.lender.notePacket(now, c, true)
+		case 2: // after the first step
+			now += 100
+		case 4: // after it has lent
 			now += interrupted
 			stop()
 		}
@@ -168,8 +206,137 @@ func TestRunningEngineLendsItsProcessor(t *testing.T) {
 	if err := e.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if e.lender.noLending.until == 0 {
-		t.Error("the engine did not lend its processor")
+	if l := &e.lender; l.borrower != nil || l.noLending.failed != now {
+		t.Error("the engine did not lend its processor, or does not know for how long")
+	}
+	if busy, idle := e.busy.Load(), e.idle.Load(); busy != 0 || idle != 100+interrupted {
+		t.Errorf("%d ns busy and %d idle, want 0 and %d", busy, idle, int64(100+interrupted))
+	}
+}
+
+// An engine that spins yields to programs on its processor if there is something new for them, or
+// for a while nothing was, or if none of them has got a packet lately.
+func TestEngineKeepsItsProcessorWithoutNews(t *testing.T) {
+	const now = int64(1e9)
+	for _, c := range []struct {
+		name            string
+		served, yielded int64 // how long ago
+		news            bool
+		want            bool
+	}{
+		{"nothing new", 1000, 500, false, true},
+		{"news", 1000, 500, true, false},
+		{"the last yield is nearly too old", keepTime, keepTime - 1, false, true},
+		{"the last yield is too old", keepTime, keepTime, false, false},
+		{"the last packet is nearly too old", servedTime - 1, 500, false, true},
+		{"the last packet is too old", servedTime, 500, false, false},
+	} {
+		l := lender{processor: 1}
+		l.notePacket(now-c.served, aClientOn(1), true)
+		l.noteYield(now - c.yielded)
+		if c.news {
+			l.news = true
+		}
+		if got := l.keepProcessor(now); got != c.want {
+			t.Errorf("%s: keeps the processor %t, want %t", c.name, got, c.want)
+		}
+	}
+	l := lender{processor: 1}
+	l.noteYield(now)
+	l.notePacket(now, aClientOn(2), true)
+	if l.news || l.keepProcessor(now) {
+		t.Error("counts a packet for a program on another processor")
+	}
+	if l.notePacket(now, aClientOn(1), false); !l.news {
+		t.Error("does not count a packet for a program on the processor")
+	}
+}
+
+// An engine joins its only client on another processor if other threads use its own.
+func TestEngineJoinsItsClient(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		at            []uint32 // where the client is, from one update to the next
+		shared, alone bool
+		here          bool // so is another program, which got a packet
+		moves         bool
+	}{
+		{"an only client", []uint32{9, 9, 9}, true, true, false, true},
+		{"seen too few times", []uint32{9, 9}, true, true, false, false},
+		{"one that moves", []uint32{9, 8, 9, 8, 9, 8}, true, true, false, false},
+		{"one without packets", []uint32{9, 9, 0, 9, 9}, true, true, false, false},
+		{"the processor is not shared", []uint32{9, 9, 9, 9}, false, true, false, false},
+		{"several clients", []uint32{9, 9, 9, 9}, true, false, false, false},
+		{"another program on the processor", []uint32{9, 9, 9, 9}, true, true, true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pin(t)
+			l, s, now := lender{}, spinner{limit: 50e3, overcommit: true, shared: c.shared}, int64(1e9)
+			l.locate()
+			for _, at := range c.at {
+				now += overcommitCheck
+				s.checked = now
+				if at != 0 {
+					l.notePacket(now, aClientOn(1<<31+at), true) // it does not exist
+				}
+				if c.here {
+					l.notePacket(now, aClientOn(l.processor), true)
+				}
+				l.update(&s, now, c.alone)
+				l.update(&s, now, c.alone) // one check is one update
+			}
+			if moved := l.settled.until != 0; moved != c.moves {
+				t.Errorf("moves %t, want %t", moved, c.moves)
+			}
+		})
+	}
+}
+
+// An engine that moves is on the other processor then, and may run where it could before.
+func TestMoveKeepsAffinity(t *testing.T) {
+	runtime.LockOSThread()
+	var all, pinned, now unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	if all.Count() < 2 {
+		t.Skip("needs two processors")
+	}
+	other := func(n uint32) uint32 {
+		for i := range uint32(1024) {
+			if all.IsSet(int(i)) && i+1 != n {
+				return i + 1
+			}
+		}
+		panic("no other processor")
+	}
+	// The kernel may move the thread, too, so that a single success says little.
+	for successes, start := 0, time.Now(); successes < 5; {
+		l, s := lender{}, spinner{limit: 50e3, overcommit: true, shared: true}
+		l.locate()
+		to := other(l.processor)
+		for range joinChecks {
+			s.checked += overcommitCheck
+			l.notePacket(s.checked, aClientOn(to), true)
+			l.update(&s, s.checked, true)
+		}
+		if successes++; l.processor != to {
+			successes = 0
+		}
+		if time.Since(start) > 30*time.Second {
+			t.Fatal("the engine does not move")
+		}
+	}
+	if unix.SchedGetaffinity(0, &now); now != all {
+		t.Error("a move changed the affinity mask")
+	}
+	pin(t)
+	unix.SchedGetaffinity(0, &pinned)
+	for i := range 2048 {
+		moveTo(i)
+	}
+	if unix.SchedGetaffinity(0, &now); now != pinned {
+		t.Error("a move to a processor that the thread may not use changed its affinity mask")
 	}
 }
 

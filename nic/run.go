@@ -71,8 +71,9 @@ func (e *Engine) drive(ctx context.Context, done chan struct{}, begin func()) {
 	close(done)
 }
 
-// loop reads the clock once per step. The time of a step that found work counts as busy. It leaves
-// the gate without a deferred call, which a thread that lost the engine in a step would run too.
+// loop reads the clock once per step, and around what lets other threads run. The time of a step
+// that found work counts as busy, without what the step lent. It leaves the gate without a deferred
+// call, which a thread that lost the engine in a step would run too.
 func (e *Engine) loop(ctx context.Context) {
 	idleSince := int64(0)
 	now := e.config.Clock()
@@ -80,27 +81,30 @@ func (e *Engine) loop(ctx context.Context) {
 		next, busy := e.Step(now)
 		then := now
 		now = e.config.Clock()
+		took := now - then - e.lent
 		if busy {
-			e.busy.Add(now - then)
-			e.adaptStep(now - then)
+			e.busy.Add(took)
+			e.adaptStep(took)
 			idleSince = now
 			continue
 		}
-		e.idle.Add(now - then)
-		e.spin.noteIdleStep(now, now-then)
+		e.idle.Add(took)
+		e.spin.noteIdleStep(now, took)
+		if e.lender.update(&e.spin, now, e.servesOne()) {
+			now = e.config.Clock()
+		}
 		switch {
 		case next != 0 && next <= now:
 		case e.spin.keepSpinning(now, idleSince) || e.spin.untilDeadline(now, next):
-			if !e.spin.mustNotYield(now, next) && e.spin.yield(now) {
+			if !e.spin.mustNotYield(now, next) && !e.lender.keepProcessor(now) && e.spin.yield(now) {
 				then, now = now, e.config.Clock()
 				e.idle.Add(now - then)
 				e.spin.noteYield(now, now-then)
+				e.lender.noteYield(now)
 			}
 		case e.lender.keepPolling(&e.spin, now, idleSince, next):
-			if e.lender.lend(now, next) {
-				then, now = now, e.config.Clock()
-				e.idle.Add(now - then)
-				e.lender.noteLent(now, now-then)
+			if e.lender.borrows(now, next) {
+				now, _ = e.lend()
 			}
 		default:
 			now, busy = e.sleep(ctx, now)
@@ -111,6 +115,40 @@ func (e *Engine) loop(ctx context.Context) {
 	}
 	e.gate.leave()
 }
+
+// lend lets the borrower run. It returns the time afterwards and how long the engine waited, which
+// counts as idle time.
+func (e *Engine) lend() (now, took int64) {
+	start := e.config.Clock()
+	spins := e.spin.maySpin(start)
+	e.lender.lend()
+	now = e.config.Clock()
+	took = now - start
+	e.idle.Add(took)
+	e.lender.noteLent(now, took)
+	if spins { // else the spinner knows about the threads that take long
+		e.spin.noteYield(now, took)
+	}
+	return now, took
+}
+
+// lendInStep lends the processor before the step acknowledges, so that the reply leaves with the
+// ACK. No request of another client and no control call waits for that; an ACK of another client
+// may. Among many threads it would take long.
+func (e *Engine) lendInStep() {
+	if e.lender.borrower == nil || !e.servesOne() || len(e.posted) > 0 || e.now < e.spin.crowded.until {
+		return
+	}
+	if next := e.nextDeadline(false); !e.lender.borrows(e.now, next) || e.spin.mustNotYield(e.now, next) {
+		return
+	}
+	e.now, e.lent = e.lend()
+	e.io.Now = e.now
+	e.stalled += max(0, e.lent-stallGrace)
+}
+
+// servesOne reports whether the engine drives whole NICs, and at most one client of them transmits.
+func (e *Engine) servesOne() bool { return e.group == nil && e.alone() }
 
 // sleep waits for an event. The step after setAsleep finds what happened before it; what happens
 // later makes a descriptor ready. busy means that this step found work, and that the engine did not
@@ -123,7 +161,7 @@ func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) 
 	now = e.config.Clock()
 	if busy || ctx.Err() != nil || e.mail.waiting.Load() || next != 0 && next <= now {
 		e.setAsleep(0)
-		e.busy.Add(now - start)
+		e.busy.Add(now - start - e.lent)
 		return now, true
 	}
 	alarm := e.spin.wakeBefore(now, next)
@@ -135,7 +173,7 @@ func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) 
 	e.setAsleep(0)
 	woken := e.config.Clock()
 	e.spin.noteWake(alarm, woken)
-	e.lender.noteSleep()
+	e.lender.noteSleep(woken)
 	e.asleep.Add(woken - now)
 	return woken, false
 }

@@ -175,8 +175,8 @@ func (d *Device) deliver(q *QP) {
 
 // received gives a queue pair its turn after it has received a packet, or a run with this last one.
 func (d *Device) received(q *QP, last packet.Opcode) {
-	if !d.engine.stepped && d.engine.lender.processor != 0 && endsMessage(last) {
-		d.engine.lender.noteMessage(q.ctx)
+	if l := &d.engine.lender; !d.engine.stepped && l.processor != 0 {
+		l.notePacket(d.engine.now, q.ctx, endsMessage(last))
 	}
 	switch {
 	case !d.buffers.pkt.Opcode.Info().Request:

@@ -11,11 +11,11 @@ import (
 
 // A spinner decides whether an engine without work polls for a while or sleeps at once. Polling
 // notices new work sooner, and a doorbell needs no system call. If there are more runnable threads
-// than processors, the engine yields the processor after each idle step, or it would delay the very
-// program that produces the work. Programs that poll a completion queue yield as well: a message
-// between two of them takes two yields, which cost less than a sleep and a wake-up. If the thread
-// that runs meanwhile does not yield, the engine waits for milliseconds, whereas one that slept is
-// scheduled within microseconds. Then it does not spin for a while.
+// than processors, the engine yields the processor after idle steps (see also lender), or it would
+// delay the very program that produces the work. Programs that poll a completion queue yield as
+// well: a message between two of them takes two yields, which cost less than a sleep and a wake-up.
+// If the thread that runs meanwhile does not yield, the engine waits for milliseconds, whereas one
+// that slept is scheduled within microseconds. Then it does not spin for a while.
 type spinner struct {
 	limit   int64    // EngineConfig.Spin
 	loadavg int      // descriptor of /proc/loadavg, -1 if it could not be opened
@@ -37,7 +37,7 @@ type spinner struct {
 // it, unless that comes long after.
 type backoff struct {
 	until, length int64
-	interrupted   int64 // when the last interruption ended
+	failed        int64 // when the last interruption ended
 }
 
 const (
@@ -53,13 +53,13 @@ func (b *backoff) extend(now int64) {
 	b.until = now + b.length
 }
 
-// noteInterruption records that the engine could not go on for longer than interrupted. The second
-// time in a short while counts as a failure.
+// noteInterruption records that the engine could not go on for a time as long as interrupted. The
+// second time within interruptions counts as a failure.
 func (b *backoff) noteInterruption(now, took int64) {
-	if now-took-b.interrupted < interruptions {
+	if now-took-b.failed < interruptions {
 		b.extend(now)
 	}
-	b.interrupted = now
+	b.failed = now
 }
 
 // deadlineSpins is how many times longer to poll before a deadline than after work.
