@@ -279,7 +279,7 @@ func (q *CQ) publish(e *Engine) {
 	}
 	q.published = q.staged
 	q.ring.storeProducer(q.staged)
-	if !e.stepped {
+	if !e.stepped { // simulations do not load the line of the lender
 		e.lender.news = true
 	}
 	q.countEvent(q.solicited)
