@@ -29,6 +29,9 @@ type spinner struct {
 	yielded    int64   // time that they took; those as long as interrupted count as preemptions only
 	crowded    backoff // no spinning, because yields took long among many threads: see maySpin
 
+	switchCount func() int64 // threadSwitches; nil if it is not known
+	switches    int64        // when checked; 0 if it is not known
+
 	lateness int64   // of the timers that end sleeps: 20 to 45 µs in a virtual machine
 	noSpin   backoff // no spinning, because the engine was preempted
 }
@@ -72,8 +75,8 @@ const (
 	// A longer one than this was preempted, or yielded to a thread that does not yield.
 	interrupted = 200e3 // ns
 
-	// Two interruptions in this time are due to other threads. One can be due to the host of a
-	// virtual machine, which suspends a processor now and then.
+	// Two interruptions in this time are due to threads that do not yield. One can be due to a
+	// thread of the kernel, or to the host of a virtual machine.
 	interruptions = 10e6 // ns
 
 	// A yield that takes longer than this lets another thread run: there are two context switches.
@@ -87,7 +90,7 @@ const (
 )
 
 func (s *spinner) open(limit int64) {
-	s.limit, s.cpus, s.loadavg = limit, onlineCPUs(), -1
+	s.limit, s.cpus, s.loadavg, s.switchCount = limit, onlineCPUs(), -1, threadSwitches
 	if limit <= 0 {
 		return
 	}
@@ -205,6 +208,7 @@ func (s *spinner) check(now int64) {
 	}
 	s.shared = s.yielded > s.yields*switching
 	s.checked, s.overcommit, s.yields, s.yielded = now, n > s.cpus, 0, 0
+	s.switches = s.countSwitches()
 }
 
 // yield lets other threads run if there are more of them than processors, and reports whether it
@@ -218,9 +222,10 @@ func (s *spinner) yield(now int64) bool {
 }
 
 // noteIdleStep records how long an idle step took. After preemptions it disables spinning for a
-// while.
+// while. A step in which the thread was not switched was not preempted: the host of a virtual
+// machine has suspended the processor.
 func (s *spinner) noteIdleStep(now, took int64) {
-	if took >= interrupted {
+	if took >= interrupted && s.switched() {
 		s.noSpin.noteInterruption(now, took)
 	}
 }
@@ -231,6 +236,27 @@ func (s *spinner) noteYield(now, took int64) {
 		s.yields, s.yielded = s.yields+1, s.yielded+took
 	}
 	s.noteIdleStep(now, took)
+}
+
+// switched reports whether another thread may have had the processor since the last check.
+func (s *spinner) switched() bool {
+	n := s.countSwitches()
+	return n == 0 || n != s.switches
+}
+
+func (s *spinner) countSwitches() int64 {
+	if s.switchCount == nil {
+		return 0
+	}
+	return s.switchCount()
+}
+
+// threadSwitches returns how often another thread got the processor of the calling thread, which
+// could have run on. Some kernels return 0.
+func threadSwitches() int64 {
+	var u unix.Rusage
+	unix.Getrusage(unix.RUSAGE_THREAD, &u)
+	return int64(u.Nivcsw) //nolint:unconvert // 32 bits wide on some architectures
 }
 
 // runnableThreads returns how many threads of the machine run or wait for a processor, 0 if the

@@ -4,6 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestRunnableParsesLoadavg(t *testing.T) {
@@ -58,6 +61,65 @@ func TestPreemptedEngineSpinsLess(t *testing.T) {
 		if now += c.backoff + 1; !s.keepSpinning(now, now) {
 			t.Errorf("%s: spinning is disabled for more than %d ns", c.name, c.backoff)
 		}
+	}
+}
+
+// A step in which the kernel gave the processor to no other thread was not preempted, however long
+// it took.
+func TestSuspendedProcessorIsNoPreemption(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		switches []int64 // at the check, and after each long step
+		spins    bool
+	}{
+		{"no switches", []int64{7, 7, 7}, true},
+		{"switches", []int64{7, 8, 9}, false},
+		{"a switch in the first one", []int64{7, 8, 8}, false}, // perhaps in both
+		{"no number of switches", []int64{0, 0, 0}, false},
+	} {
+		s := spinner{limit: 50e3, loadavg: -1, cpus: 2, switchCount: func() int64 {
+			n := c.switches[0]
+			c.switches = c.switches[1:]
+			return n
+		}}
+		now := int64(1e9)
+		s.check(now)
+		s.noteIdleStep(now+interrupted, interrupted)
+		s.noteIdleStep(now+2*interrupted, interrupted)
+		if got := s.maySpin(now + 2*interrupted); got != c.spins {
+			t.Errorf("%s: spins %t, want %t", c.name, got, c.spins)
+		}
+	}
+	var s spinner
+	s.open(50e3)
+	defer s.close()
+	if s.switchCount == nil {
+		t.Error("the spinner of an engine counts no switches")
+	}
+}
+
+// A thread that yields to another one is switched.
+func TestThreadSwitchesAreCounted(t *testing.T) {
+	AddProc(t)
+	pin(t)
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		pin(t)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+			}
+		}
+	}()
+	for before, start := threadSwitches(), time.Now(); threadSwitches() == before; {
+		if time.Since(start) > 30*time.Second {
+			t.Fatal("no switch is counted")
+		}
+		unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 	}
 }
 
