@@ -32,7 +32,8 @@ type EngineConfig struct {
 	Stepped bool
 
 	// Spin is how long Run polls without finding work before it sleeps, if the machine has idle
-	// processors. 0 means DefaultSpin; a negative value disables spinning.
+	// processors, or if that delays no other thread. It is longer while clients wait on other
+	// processors (see mover). 0 means DefaultSpin; a negative value disables spinning.
 	Spin time.Duration
 
 	// KeepsP means that Run keeps its P, of which GOMAXPROCS counts one for it, when it sleeps

@@ -22,9 +22,6 @@ import (
 // Programs that poll their memory do not yield, so a yield to one takes milliseconds if there is no
 // message. After that the engine does not spin for a while. In that time it polls for as long as it
 // would spin, if a program on its processor has got a message, and yields only after messages.
-//
-// If other threads share the processor and the engine's only client runs on another one, the engine
-// moves there. Otherwise each message would wait for these threads.
 type lender struct {
 	processor uint32   // that of the engine, plus 1; 0 while it has no need to lend it
 	polls     bool     // a program on the processor has got a message
@@ -35,11 +32,8 @@ type lender struct {
 	news    bool  // since programs last had the processor
 	yielded int64 // when that was
 
-	elsewhere uint32  // processor of a program that got a packet since checked, plus 1; 0 if none did
-	checked   int64   // spinner.checked at the last update
-	away      uint32  // the processor, plus 1, on which the last updates found the only client
-	apart     int     // the number of these updates
-	settled   backoff // the engine does not move, because it has moved
+	checked int64 // spinner.checked at the last update
+	mover   mover
 }
 
 const (
@@ -62,9 +56,6 @@ const (
 	// A borrower that had the processor for kept, in nanoseconds, does not yield. It had it until a
 	// tick of the kernel; they come every 1 to 10 ms.
 	kept = 1e6
-
-	// joinChecks is how many updates have to find the only client elsewhere until the engine moves.
-	joinChecks = 3
 )
 
 // notePacket records that a packet has arrived for a program, which may be nil. ends: it is the
@@ -73,11 +64,10 @@ func (l *lender) notePacket(now int64, c *Context, ends bool) {
 	if c == nil {
 		return
 	}
-	switch n := atomic.LoadUint32(word(c.opt.Doorbell, abi.DoorbellProcessor)); {
-	case n != l.processor:
-		l.elsewhere = n
+	if !l.mover.note(now, c, l.processor) {
 		return
-	case ends:
+	}
+	if ends {
 		l.polls, l.borrower = true, c
 	}
 	l.served, l.news = now, true
@@ -94,6 +84,7 @@ func (l *lender) forget(c *Context) {
 	if l.borrower == c {
 		l.borrower = nil
 	}
+	l.mover.forget(c)
 }
 
 // keepPolling reports whether an engine that may not spin polls on at the time now, if no work was
@@ -112,50 +103,25 @@ func (l *lender) keepProcessor(now int64) bool {
 }
 
 // update finds out, once per check of the spinner, whether the engine has to lend its processor,
-// and whether it is on the right one. alone: at most one client transmits. It reports whether it
-// has moved the engine, which takes time.
-func (l *lender) update(s *spinner, now int64, alone bool) (moved bool) {
+// and moves threads that are on the wrong one. clients is what Engine.clients returns. It reports
+// whether it has moved the engine, which takes time.
+func (l *lender) update(s *spinner, now int64, clients int) (moved bool) {
 	contended := s.preempted(now) || s.shared
 	if s.checked == l.checked {
 		return false
 	}
 	l.checked = s.checked
-	at := l.elsewhere
-	l.elsewhere = 0
 	if !s.overcommit && !contended {
-		l.processor, l.polls, l.borrower, l.served, l.apart = 0, false, nil, 0, 0
+		l.processor, l.polls, l.borrower, l.served = 0, false, nil, 0
+		l.mover.reset()
 		return false
 	}
 	l.locate()
-	switch {
-	case at == 0 || at == l.processor || !contended || !alone || now-l.served < servedTime:
-		l.apart = 0
-		return false
-	case l.apart == 0 || at != l.away:
-		l.away, l.apart = at, 1
-	default:
-		l.apart++
-	}
-	if l.apart < joinChecks || now < l.settled.until {
+	if !l.mover.update(s, now, l.processor, clients, contended, now-l.served < servedTime) {
 		return false
 	}
-	l.apart = 0
-	l.settled.extend(now)
-	moveTo(int(at - 1))
 	l.locate()
 	return true
-}
-
-// moveTo moves the thread to a processor, if it may run there. The kernel may move it again later.
-func moveTo(processor int) {
-	var may, only unix.CPUSet
-	if unix.SchedGetaffinity(0, &may) != nil || !may.IsSet(processor) {
-		return
-	}
-	only.Set(processor)
-	if unix.SchedSetaffinity(0, &only) == nil {
-		unix.SchedSetaffinity(0, &may)
-	}
 }
 
 // locate finds the processor of the engine. After a change it has no borrower on the new one yet.
@@ -163,7 +129,7 @@ func (l *lender) locate() {
 	var n uint32
 	unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&n)), 0, 0)
 	if n+1 != l.processor {
-		l.processor, l.polls, l.borrower, l.served = n+1, false, nil, 0
+		l.processor, l.polls, l.borrower, l.served, l.mover.apart = n+1, false, nil, 0, false
 	}
 }
 

@@ -49,7 +49,7 @@ func pin(t *testing.T) {
 func aLender(t *testing.T, now int64) (*lender, *spinner, *Context) {
 	pin(t)
 	l, s := new(lender), aPreemptedSpinner(now)
-	l.update(s, now, true)
+	l.update(s, now, 1)
 	return l, s, aClientOn(l.processor)
 }
 
@@ -59,7 +59,7 @@ func TestPreemptedEnginePollsForAProgramOnItsProcessor(t *testing.T) {
 	const now = int64(1e9)
 	s := aPreemptedSpinner(now)
 	var l lender
-	l.update(s, now, true)
+	l.update(s, now, 1)
 	if l.keepPolling(s, now, now, 0) {
 		t.Error("polls without a message")
 	}
@@ -91,7 +91,7 @@ func TestPreemptedEnginePollsForAProgramOnItsProcessor(t *testing.T) {
 		t.Error("still lends when it may spin again")
 	}
 	s.checked++
-	if l.update(s, again, true); l.processor != 0 {
+	if l.update(s, again, 1); l.processor != 0 {
 		t.Error("looks for programs on its processor although it need not share it")
 	}
 }
@@ -249,94 +249,6 @@ func TestEngineKeepsItsProcessorWithoutNews(t *testing.T) {
 	}
 	if l.notePacket(now, aClientOn(1), false); !l.news {
 		t.Error("does not count a packet for a program on the processor")
-	}
-}
-
-// An engine joins its only client on another processor if other threads use its own.
-func TestEngineJoinsItsClient(t *testing.T) {
-	for _, c := range []struct {
-		name          string
-		at            []uint32 // where the client is, from one update to the next
-		shared, alone bool
-		here          bool // so is another program, which got a packet
-		moves         bool
-	}{
-		{"an only client", []uint32{9, 9, 9}, true, true, false, true},
-		{"seen too few times", []uint32{9, 9}, true, true, false, false},
-		{"one that moves", []uint32{9, 8, 9, 8, 9, 8}, true, true, false, false},
-		{"one without packets", []uint32{9, 9, 0, 9, 9}, true, true, false, false},
-		{"the processor is not shared", []uint32{9, 9, 9, 9}, false, true, false, false},
-		{"several clients", []uint32{9, 9, 9, 9}, true, false, false, false},
-		{"another program on the processor", []uint32{9, 9, 9, 9}, true, true, true, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			pin(t)
-			l, s, now := lender{}, spinner{limit: 50e3, overcommit: true, shared: c.shared}, int64(1e9)
-			l.locate()
-			for _, at := range c.at {
-				now += overcommitCheck
-				s.checked = now
-				if at != 0 {
-					l.notePacket(now, aClientOn(1<<31+at), true) // it does not exist
-				}
-				if c.here {
-					l.notePacket(now, aClientOn(l.processor), true)
-				}
-				l.update(&s, now, c.alone)
-				l.update(&s, now, c.alone) // one check is one update
-			}
-			if moved := l.settled.until != 0; moved != c.moves {
-				t.Errorf("moves %t, want %t", moved, c.moves)
-			}
-		})
-	}
-}
-
-// An engine that moves is on the other processor then, and may run where it could before.
-func TestMoveKeepsAffinity(t *testing.T) {
-	runtime.LockOSThread()
-	var all, pinned, now unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		t.Fatal(err)
-	}
-	if all.Count() < 2 {
-		t.Skip("needs two processors")
-	}
-	other := func(n uint32) uint32 {
-		for i := range uint32(1024) {
-			if all.IsSet(int(i)) && i+1 != n {
-				return i + 1
-			}
-		}
-		panic("no other processor")
-	}
-	// The kernel may move the thread, too, so that a single success says little.
-	for successes, start := 0, time.Now(); successes < 5; {
-		l, s := lender{}, spinner{limit: 50e3, overcommit: true, shared: true}
-		l.locate()
-		to := other(l.processor)
-		for range joinChecks {
-			s.checked += overcommitCheck
-			l.notePacket(s.checked, aClientOn(to), true)
-			l.update(&s, s.checked, true)
-		}
-		if successes++; l.processor != to {
-			successes = 0
-		}
-		if time.Since(start) > 30*time.Second {
-			t.Fatal("the engine does not move")
-		}
-	}
-	if unix.SchedGetaffinity(0, &now); now != all {
-		t.Error("a move changed the affinity mask")
-	}
-	pin(t)
-	unix.SchedGetaffinity(0, &pinned)
-	for i := range 2048 {
-		moveTo(i)
-	}
-	if unix.SchedGetaffinity(0, &now); now != pinned {
-		t.Error("a move to a processor that the thread may not use changed its affinity mask")
 	}
 }
 

@@ -90,12 +90,12 @@ func (e *Engine) loop(ctx context.Context) {
 		}
 		e.idle.Add(took)
 		e.spin.noteIdleStep(now, took)
-		if e.lender.update(&e.spin, now, e.servesOne()) {
+		if e.lender.update(&e.spin, now, e.clients()) {
 			now = e.config.Clock()
 		}
 		switch {
 		case next != 0 && next <= now:
-		case e.spin.keepSpinning(now, idleSince) || e.spin.untilDeadline(now, next):
+		case e.spin.keepSpinning(now, idleSince, e.lender.mover.spinTime(e.spin.limit)) || e.spin.untilDeadline(now, next):
 			if !e.spin.mustNotYield(now, next) && !e.lender.keepProcessor(now) && e.spin.yield(now) {
 				then, now = now, e.config.Clock()
 				e.idle.Add(now - then)
@@ -136,7 +136,7 @@ func (e *Engine) lend() (now, took int64) {
 // ACK. No request of another client and no control call waits for that; an ACK of another client
 // may. Among many threads it would take long.
 func (e *Engine) lendInStep() {
-	if e.lender.borrower == nil || !e.servesOne() || len(e.posted) > 0 || e.now < e.spin.crowded.until {
+	if e.lender.borrower == nil || e.clients() != 1 || len(e.posted) > 0 || e.now < e.spin.crowded.until {
 		return
 	}
 	if next := e.nextDeadline(false); !e.lender.borrows(e.now, next) || e.spin.mustNotYield(e.now, next) {
@@ -147,8 +147,18 @@ func (e *Engine) lendInStep() {
 	e.stalled += max(0, e.lent-stallGrace)
 }
 
-// servesOne reports whether the engine drives whole NICs, and at most one client of them transmits.
-func (e *Engine) servesOne() bool { return e.group == nil && e.alone() }
+// clients returns how many clients transmit: 1, which may be idle, or 2, which stands for more. It
+// is 0 if the engine does not drive whole NICs.
+func (e *Engine) clients() int {
+	switch {
+	case e.group != nil:
+		return 0
+	case e.alone():
+		return 1
+	default:
+		return 2
+	}
+}
 
 // sleep waits for an event. The step after setAsleep finds what happened before it; what happens
 // later makes a descriptor ready. busy means that this step found work, and that the engine did not

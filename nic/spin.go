@@ -132,8 +132,10 @@ func onlineCPUs() int {
 }
 
 // keepSpinning reports whether to poll on at the time now, if no work was found since the time
-// idle.
-func (s *spinner) keepSpinning(now, idle int64) bool { return now-idle < s.limit && s.maySpin(now) }
+// idle, and the engine spins for limit without.
+func (s *spinner) keepSpinning(now, idle, limit int64) bool {
+	return now-idle < limit && s.maySpin(now)
+}
 
 // untilDeadline reports whether to poll on until a deadline: one that is so near that a sleep would
 // end too late for it. On a link with a rate or a delay the packets depend on that.

@@ -27,14 +27,14 @@ func TestRunnableParsesLoadavg(t *testing.T) {
 func TestPreemptedEngineSpinsLess(t *testing.T) {
 	s := spinner{limit: 50e3, loadavg: -1, cpus: 2}
 	now := int64(1e9)
-	if !s.keepSpinning(now, now-40e3) || s.keepSpinning(now, now-60e3) {
+	if !s.keepSpinning(now, now-40e3, s.limit) || s.keepSpinning(now, now-60e3, s.limit) {
 		t.Error("does not poll for 50 µs")
 	}
 	s.noteIdleStep(now, 100) // the duration of a usual idle step
 	s.noteIdleStep(now+1000, 100)
 	s.noteYield(now+2000, interrupted-1)
 	s.noteYield(now+3e5, interrupted-1)
-	if !s.keepSpinning(now, now) {
+	if !s.keepSpinning(now, now, s.limit) {
 		t.Error("short idle steps counted as preemptions")
 	}
 	for _, c := range []struct {
@@ -55,10 +55,10 @@ func TestPreemptedEngineSpinsLess(t *testing.T) {
 			now += 1e6 + took
 			s.noteIdleStep(now, took)
 		}
-		if c.backoff > 0 && s.keepSpinning(now+c.backoff-1e6, now+c.backoff-1e6) {
+		if c.backoff > 0 && s.keepSpinning(now+c.backoff-1e6, now+c.backoff-1e6, s.limit) {
 			t.Errorf("%s: spinning is not disabled for %d ns", c.name, c.backoff)
 		}
-		if now += c.backoff + 1; !s.keepSpinning(now, now) {
+		if now += c.backoff + 1; !s.keepSpinning(now, now, s.limit) {
 			t.Errorf("%s: spinning is disabled for more than %d ns", c.name, c.backoff)
 		}
 	}

@@ -53,17 +53,31 @@ const (
 // posting a receive and a fence, the client does the same if RecvDoorbell is not 0: the QP is in
 // error, and the receive must be flushed.
 //
-// After each post of sends the client stores the number of its processor, if it knows it, in
-// DoorbellProcessor, and yields the processor if DoorbellLent is not 0. An engine on the same
-// processor may have lent it to the client, for a reply to a message.
+// The words from DoorbellLent to DoorbellMove are hints, for when more threads run than there are
+// processors. After each post of sends, the client stores the number of its processor plus 1, if it
+// knows the number, in the lower half of DoorbellProcessor. The upper half counts the time that it
+// has spent polling for completions that did not come. If DoorbellLent is not 0 after a post, the
+// client yields the processor: an engine on the same one may have lent it to the client, for a
+// reply to a message. Before it yields for lack of completions, the client clears DoorbellMove. If
+// that was not 0 and the thread is on the processor of DoorbellEngine, it moves to that of
+// DoorbellMove, if it may run there.
 const (
 	DoorbellAsleep    = 0  // u32, written by the daemon
 	DoorbellAddresses = 4  // u32, written by the daemon: another value when the GID table has changed
 	DoorbellLent      = 8  // u32, written by the daemon: not 0 if a post should yield the processor
-	DoorbellProcessor = 12 // u32, written by the client: that of the last post, plus 1
+	DoorbellProcessor = 12 // u32, written by the client: its processor, plus 1, and the time
+	DoorbellEngine    = 16 // u32, written by the daemon: processor of the engine, plus 1, or 0
+	DoorbellMove      = 20 // u32, written by both: processor to move to, plus 1
 	DoorbellBits      = 64 // u64 words
 	DoorbellSize      = 16384
 	MaxDoorbells      = (DoorbellSize - DoorbellBits) * 8
+)
+
+// The halves of DoorbellProcessor.
+const (
+	ProcessorMask   = 0xffff
+	ProcessorWaited = 0x10000 // one unit of time
+	WaitedUnit      = 1024    // ns
 )
 
 // SendSlotSize returns the size of a send slot for that many SGEs or bytes of inline data,

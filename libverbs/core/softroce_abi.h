@@ -38,19 +38,34 @@
  * the context's doorbell eventfd. Bit n modulo 64 of the 64-bit word at
  * SOFTROCE_DOORBELL_BITS + 8*(n/64) belongs to the QP with doorbell number n. After
  * posting a receive and a fence, the client does the same if SOFTROCE_RECV_DOORBELL is
- * not 0: the QP is in error, and the receive must be flushed. After each post of sends
- * the client stores the number of its processor, if it knows it, in
- * SOFTROCE_DOORBELL_PROCESSOR, and yields the processor if SOFTROCE_DOORBELL_LENT is not
- * 0. An engine on the same processor may have lent it to the client, for a reply to a
- * message.
+ * not 0: the QP is in error, and the receive must be flushed. The words from
+ * SOFTROCE_DOORBELL_LENT to SOFTROCE_DOORBELL_MOVE are hints, for when more threads run
+ * than there are processors. After each post of sends, the client stores the number of
+ * its processor plus 1, if it knows the number, in the lower half of
+ * SOFTROCE_DOORBELL_PROCESSOR. The upper half counts the time that it has spent polling
+ * for completions that did not come. If SOFTROCE_DOORBELL_LENT is not 0 after a post, the
+ * client yields the processor: an engine on the same one may have lent it to the client,
+ * for a reply to a message. Before it yields for lack of completions, the client clears
+ * SOFTROCE_DOORBELL_MOVE. If that was not 0 and the thread is on the processor of
+ * SOFTROCE_DOORBELL_ENGINE, it moves to that of SOFTROCE_DOORBELL_MOVE, if it may run
+ * there.
  */
 #define SOFTROCE_DOORBELL_ASLEEP 0 /* u32, written by the daemon */
 #define SOFTROCE_DOORBELL_ADDRESSES 4 /* u32, written by the daemon: another value when the GID table has changed */
 #define SOFTROCE_DOORBELL_LENT 8 /* u32, written by the daemon: not 0 if a post should yield the processor */
-#define SOFTROCE_DOORBELL_PROCESSOR 12 /* u32, written by the client: that of the last post, plus 1 */
+#define SOFTROCE_DOORBELL_PROCESSOR 12 /* u32, written by the client: its processor, plus 1, and the time */
+#define SOFTROCE_DOORBELL_ENGINE 16 /* u32, written by the daemon: processor of the engine, plus 1, or 0 */
+#define SOFTROCE_DOORBELL_MOVE 20 /* u32, written by both: processor to move to, plus 1 */
 #define SOFTROCE_DOORBELL_BITS 64 /* u64 words */
 #define SOFTROCE_DOORBELL_SIZE 16384
 #define SOFTROCE_MAX_DOORBELLS 130560
+
+/*
+ * The halves of SOFTROCE_DOORBELL_PROCESSOR.
+ */
+#define SOFTROCE_PROCESSOR_MASK 65535
+#define SOFTROCE_PROCESSOR_WAITED 65536 /* one unit of time */
+#define SOFTROCE_WAITED_UNIT 1024 /* ns */
 
 /*
  * struct softroce_sge is a scatter/gather element: struct ibv_sge.

@@ -57,6 +57,7 @@ struct sr_context {
 	uint32_t dropped_events; /* of the async event socket: see sr_drop_events */
 	int doorbell_fd;
 	atomic_bool engine_woken;  /* by this process, which has not yielded since */
+	atomic_bool posted;	   /* sends, since a thread last yielded for lack of completions */
 	atomic_int fatal_reported; /* IBV_EVENT_DEVICE_FATAL was delivered to the program */
 	pthread_mutex_t lock;	   /* of what follows */
 	struct sr_link channels, cqs, qps, srqs;
@@ -86,14 +87,11 @@ static inline bool sr_copies_valid(struct sr_context *ctx)
 /* sr_wake_engine wakes the engine if it sleeps (post.c). */
 void sr_wake_engine(struct sr_context *ctx);
 
-/*
- * sr_engine_woken reports, once, that the engine was woken. It may wait for the processor of the
- * thread that has woken it.
- */
-static inline bool sr_engine_woken(struct sr_context *ctx)
+/* sr_take_flag clears a flag, and reports whether it was set. */
+static inline bool sr_take_flag(atomic_bool *flag)
 {
-	return atomic_load_explicit(&ctx->engine_woken, memory_order_relaxed) &&
-	       atomic_exchange_explicit(&ctx->engine_woken, false, memory_order_relaxed);
+	return atomic_load_explicit(flag, memory_order_relaxed) &&
+	       atomic_exchange_explicit(flag, false, memory_order_relaxed);
 }
 
 /* Queues of a thread domain are used by one thread at a time and take no lock. */

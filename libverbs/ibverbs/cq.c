@@ -5,47 +5,10 @@
 #include "ibverbs/cq.h"
 #include "ibverbs/event.h"
 
-#include <sched.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* The connection is checked once in so many empty polls. */
 #define CHECK_CONN_POLLS 1024
-
-/*
- * If more threads poll than there are processors, an empty queue may wait for a thread that waits
- * for this processor: the daemon's engine, or the peer. So polling yields the processor after
- * MAX_YIELD_POLLS empty polls, and after MIN_YIELD_POLLS if the last yield let another thread run.
- */
-#define MIN_YIELD_POLLS 2
-#define MAX_YIELD_POLLS 256
-
-/*
- * A yield that took longer than this, in nanoseconds, let another thread run: it contains two
- * context switches. One that took as long as PREEMPTED let a thread run that does not yield itself,
- * which is no reason to yield more often.
- */
-#define SWITCHED  2500
-#define PREEMPTED 200000
-
-static int64_t nanoseconds(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
-static void yield_processor(struct sr_cq *q)
-{
-	int64_t start = nanoseconds();
-	sched_yield();
-	int64_t took = nanoseconds() - start;
-	if (took > SWITCHED && took < PREEMPTED)
-		q->yield_polls = MIN_YIELD_POLLS;
-	else if (q->yield_polls < MAX_YIELD_POLLS)
-		q->yield_polls = q->yield_polls ? 2 * q->yield_polls : MIN_YIELD_POLLS;
-	q->polls_to_yield = q->yield_polls;
-}
 
 static struct softroce_cqe *slot(struct sr_cq *q, uint32_t i)
 {
@@ -92,10 +55,7 @@ const struct softroce_cqe *sr_cq_peek(struct sr_cq *q, bool *end)
 		return NULL;
 	if (producer_index(q) != q->consumer)
 		return slot(q, q->consumer);
-	if (!q->polls_to_yield || sr_engine_woken(sr_ctx(q->ibv.context)))
-		yield_processor(q);
-	else
-		q->polls_to_yield--;
+	sr_share_processor(q);
 	if (++q->empty_polls % CHECK_CONN_POLLS == 0)
 		sr_alive(c);
 	if (!sr_gone(c))

@@ -24,8 +24,12 @@ struct sr_cq {
 	uint32_t mask;
 	uint32_t consumer;
 	uint32_t empty_polls;
-	uint32_t yield_polls;	 /* empty polls from one yield of the processor to the next */
-	uint32_t polls_to_yield; /* those that are left */
+	uint32_t yield_polls;	    /* empty polls from one yield of the processor to the next */
+	uint32_t polls_to_yield;    /* those that are left */
+	int64_t yielded;	    /* when the last yield ended, in nanoseconds */
+	uint32_t yield_empty_polls; /* empty_polls at that time */
+	int64_t waited; /* nanoseconds that were spent polling, and are not published yet */
+	bool shared;	/* the last yield let another thread run */
 	const struct softroce_cqe *cqe;	   /* the one that an extended poll is looking at */
 	struct softroce_cqe flush_cqe;	   /* made by sr_flush_next */
 	struct sr_link send_qps, recv_qps; /* those that complete here, under lock */
@@ -41,6 +45,10 @@ static inline uint32_t sr_cq_events(const struct sr_cq *q)
 {
 	return atomic_load(sr_shm_word(&q->ring, SOFTROCE_CQ_EVENTS));
 }
+
+/* processor.c */
+/* sr_share_processor yields the processor after some empty polls of q, whose lock is held. */
+void sr_share_processor(struct sr_cq *q);
 
 /* cq.c */
 /* flags are those of struct softroce_create_cq_request. */

@@ -9,7 +9,6 @@
 
 #include "core/cancel.h"
 
-#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -34,18 +33,6 @@ void sr_wake_engine(struct sr_context *ctx)
 		sr_restore_cancel(state);
 		atomic_store_explicit(&ctx->engine_woken, true, memory_order_relaxed);
 	}
-}
-
-/* The engine may have lent this processor to the program until it posts. */
-void sr_return_processor(struct sr_context *ctx)
-{
-	_Atomic uint32_t *processor = sr_shm_word(&ctx->doorbells, SOFTROCE_DOORBELL_PROCESSOR);
-	uint32_t n = sched_getcpu() + 1;
-	if (atomic_load_explicit(processor, memory_order_relaxed) != n)
-		atomic_store_explicit(processor, n, memory_order_relaxed);
-	if (atomic_load_explicit(sr_shm_word(&ctx->doorbells, SOFTROCE_DOORBELL_LENT),
-				 memory_order_relaxed))
-		sched_yield();
 }
 
 int sr_check_post(struct sr_qp *q, enum ibv_qp_state from)

@@ -75,6 +75,9 @@ int sr_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
 int sr_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int sr_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 void sr_ring_doorbell(struct sr_qp *q);
+
+/* processor.c */
+/* sr_return_processor is for a thread that has posted sends. */
 void sr_return_processor(struct sr_context *ctx);
 
 /*

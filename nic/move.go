@@ -1,0 +1,174 @@
+package nic
+
+import (
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/internal/abi"
+)
+
+// A mover moves threads to where messages take fewer switches of threads, while the engine has to
+// lend its processor (see lender).
+//
+// If other threads share the processor and the engine's only client runs on another one, the engine
+// moves there. Otherwise each message would wait for these threads.
+//
+// Of several clients that mostly wait for completions, one on the engine's processor moves to that
+// of another one. If they wait for each other, a message then takes one switch of threads, in the
+// time in which the engine works. Otherwise it takes two, before and after.
+type mover struct {
+	here, elsewhere sighting // since the last update, on the engine's processor and on another one
+
+	clients int      // what Engine.clients returned at the last update
+	apart   bool     // several clients, of which the last update found none here and one that waits
+	client  *Context // for which the last updates would have moved a thread
+	target  uint32   // the processor, plus 1, to which they would have moved it
+	steady  int      // the number of these updates
+	settled backoff  // no thread moves, because one has moved
+}
+
+// A sighting is of a client that got a packet.
+type sighting struct {
+	client    *Context // nil: none
+	published uint32   // its DoorbellProcessor
+	at        int64
+}
+
+const (
+	// steadyChecks is how many updates have to find the same until a thread moves.
+	steadyChecks = 3
+
+	// apartSpins is how many times longer than EngineConfig.Spin the engine spins while it is apart
+	// from its clients. If it sleeps, the kernel moves one of them to its processor.
+	apartSpins = 20
+
+	// A client that waits for completions for less than 1/waitingShare of the time has other work
+	// to do. It would lack the processor for that if it shared one.
+	waitingShare = 4
+
+	// The client's count of the time that it has waited is ambiguous after this, in nanoseconds.
+	waitedWrap = 60e6
+)
+
+// note records that a client has got a packet, and tells it where the engine runs. It reports
+// whether the client was on the same processor when it last published its own.
+func (m *mover) note(now int64, c *Context, processor uint32) (here bool) {
+	engine := uint32(0)
+	if m.clients > 1 {
+		engine = processor
+	}
+	if w := word(c.opt.Doorbell, abi.DoorbellEngine); atomic.LoadUint32(w) != engine {
+		atomic.StoreUint32(w, engine)
+	}
+	published := atomic.LoadUint32(word(c.opt.Doorbell, abi.DoorbellProcessor))
+	here = published&abi.ProcessorMask == processor
+	s := &m.elsewhere
+	if here {
+		s = &m.here
+	}
+	if s.client == nil && published&abi.ProcessorMask != 0 {
+		*s = sighting{c, published, now}
+	}
+	return here
+}
+
+// forget is for a context whose doorbell page goes away.
+func (m *mover) forget(c *Context) {
+	for _, s := range []*sighting{&m.here, &m.elsewhere} {
+		if s.client == c {
+			*s = sighting{}
+		}
+	}
+	if m.client == c {
+		m.client, m.steady = nil, 0
+	}
+}
+
+// reset is for an engine that has no need to lend its processor.
+func (m *mover) reset() {
+	m.here, m.elsewhere, m.apart, m.steady = sighting{}, sighting{}, false, 0
+}
+
+// processor returns that of the client, plus 1, or 0.
+func (s *sighting) processor() uint32 { return s.published & abi.ProcessorMask }
+
+// waits reports whether the client, at the time now, has stayed and mostly waited for completions.
+func (s *sighting) waits(now int64) bool {
+	if s.client == nil || now-s.at >= waitedWrap {
+		return false
+	}
+	published := atomic.LoadUint32(word(s.client.opt.Doorbell, abi.DoorbellProcessor))
+	waited := int64((published-s.published)/abi.ProcessorWaited) * abi.WaitedUnit
+	return published&abi.ProcessorMask == s.processor() && waited >= (now-s.at)/waitingShare
+}
+
+// follows reports whether s should move to the processor of o: both wait. A client of another user
+// cannot make it move.
+func (s *sighting) follows(o *sighting, now int64) bool {
+	return s.waits(now) && o.waits(now) && s.client.opt.UID == o.client.opt.UID
+}
+
+// spinTime returns for how long the engine spins without work, which usually is limit.
+func (m *mover) spinTime(limit int64) int64 {
+	if m.apart {
+		return apartSpins * limit
+	}
+	return limit
+}
+
+// update finds out whether a thread is on the wrong processor, and moves it if the last updates
+// found the same. served: a program on the engine's processor has got a packet lately. It reports
+// whether it has moved the engine. A client moves itself.
+func (m *mover) update(s *spinner, now int64, processor uint32, clients int, contended, served bool) (moved bool) {
+	here, elsewhere, was := m.here, m.elsewhere, m.apart
+	m.here, m.elsewhere, m.clients = sighting{}, sighting{}, clients
+	several := clients > 1 && s.overcommit
+	to := elsewhere.processor()
+	m.apart = several && here.client == nil && to != processor && elsewhere.waits(now)
+	if m.apart && !was { // what kept it from spinning is over
+		m.settled = backoff{}
+		s.noSpin.until = min(s.noSpin.until, now)
+	}
+	joins := clients == 1 && to != 0 && !served
+	leaves := several && here.processor() == processor && here.follows(&elsewhere, now)
+	client := elsewhere.client
+	if leaves {
+		client = here.client
+	}
+	switch {
+	case !contended || to == processor || !joins && !leaves:
+		m.steady = 0
+		return false
+	case m.steady == 0 || to != m.target || client != m.client:
+		m.target, m.client, m.steady = to, client, 1
+	default:
+		m.steady++
+	}
+	if m.steady < steadyChecks || now < m.settled.until {
+		return false
+	}
+	m.steady = 0
+	m.settled.extend(now)
+	if joins {
+		moveTo(int(to - 1))
+		return true
+	}
+	atomic.StoreUint32(word(client.opt.Doorbell, abi.DoorbellMove), to)
+	return false
+}
+
+// moveTo moves the thread to a processor, if it may run there. The kernel may move it again later.
+func moveTo(processor int) {
+	var may, only, set unix.CPUSet
+	if unix.SchedGetaffinity(0, &may) != nil || !may.IsSet(processor) {
+		return
+	}
+	only.Set(processor)
+	if unix.SchedSetaffinity(0, &only) != nil {
+		return
+	}
+	if unix.SchedGetaffinity(0, &set) == nil && set == only { // not set by taskset meanwhile
+		unix.SchedSetaffinity(0, &may)
+	}
+}
