@@ -1,8 +1,10 @@
 package nic
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,7 +100,8 @@ func TestSuspendedProcessorIsNoPreemption(t *testing.T) {
 	}
 }
 
-// A thread that yields to another one is switched.
+// A thread that yields to another one is switched. What is counted are the switches of this thread,
+// as the kernel shows them.
 func TestThreadSwitchesAreCounted(t *testing.T) {
 	AddProc(t)
 	pin(t)
@@ -120,6 +123,20 @@ func TestThreadSwitchesAreCounted(t *testing.T) {
 			t.Fatal("no switch is counted")
 		}
 		unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	}
+	shown := func() (n int64) {
+		b, err := os.ReadFile("/proc/thread-self/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, found := strings.Cut(string(b), "nonvoluntary_ctxt_switches:")
+		if _, err := fmt.Sscan(rest, &n); !found || err != nil {
+			t.Fatalf("no switches in %s", b)
+		}
+		return n
+	}
+	if before, n, after := shown(), threadSwitches(), shown(); n < before || n > after {
+		t.Errorf("%d switches, and the kernel shows %d to %d", n, before, after)
 	}
 }
 
