@@ -76,8 +76,9 @@ const (
 	interrupted = 200e3 // ns
 
 	// Two interruptions in this time are due to threads that do not yield. One can be due to a
-	// thread of the kernel, or to the host of a virtual machine.
-	interruptions = 10e6 // ns
+	// thread of the kernel, to the host of a virtual machine, or to Go's monitor (sysmon): it runs
+	// every 10 ms, and in an emulated guest it and the threads that it wakes take up to 0.5 ms.
+	interruptions = 5e6 // ns
 
 	// A yield that takes longer than this lets another thread run: there are two context switches.
 	switching = 1500 // ns

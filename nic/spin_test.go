@@ -46,6 +46,7 @@ func TestPreemptedEngineSpinsLess(t *testing.T) {
 		backoff int64
 	}{
 		{"one long step", 0, []int64{4e6}, 0},
+		{"another one 10 ms later, as of Go's monitor", 8e6, []int64{4e6}, 0},
 		{"another one much later", 40e6, []int64{4e6}, 0},
 		{"two", 40e6, []int64{4e6, 4e6}, 10e6},
 		{"two soon after", 0, []int64{4e6, 4e6}, 20e6},
