@@ -177,6 +177,14 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// Posts and polls of a process with one thread take no lock, but those of several calls do: a
+// thread may start between these.
+func TestFirstThreadWaitsForQueueThatIsHeld(t *testing.T) {
+	for _, call := range []string{"post", "poll"} {
+		t.Run(call, func(t *testing.T) { runProgram(t, verbstest.New(t), "first_thread", call) })
+	}
+}
+
 func TestGIDsOfBothTypes(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -20,6 +20,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/single_threaded.h>
 
 #include "core/conn.h"
 #include "core/export.h"
@@ -104,6 +105,25 @@ static inline void sr_lock(pthread_mutex_t *m, bool single_threaded)
 static inline void sr_unlock(pthread_mutex_t *m, bool single_threaded)
 {
 	if (!single_threaded)
+		pthread_mutex_unlock(m);
+}
+
+/*
+ * sr_lock_call and sr_unlock_call are for functions that lock and unlock a queue in one call. They
+ * take no lock until the process has created a thread, either: none can start meanwhile.
+ * sr_unlock_call gets what sr_lock_call has returned.
+ */
+static inline bool sr_lock_call(pthread_mutex_t *m, bool single_threaded)
+{
+	bool locks = !single_threaded && !__libc_single_threaded;
+	if (locks)
+		pthread_mutex_lock(m);
+	return locks;
+}
+
+static inline void sr_unlock_call(pthread_mutex_t *m, bool locked)
+{
+	if (locked)
 		pthread_mutex_unlock(m);
 }
 

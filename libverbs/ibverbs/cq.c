@@ -94,7 +94,7 @@ int sr_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
 	struct sr_cq *q = sr_cq(cq);
 	int got = 0;
-	sr_lock(&q->lock, q->single_threaded);
+	bool locked = sr_lock_call(&q->lock, q->single_threaded);
 	uint32_t end = producer_index(q);
 	while (got < n && q->consumer != end)
 		load_wc(&wc[got++], slot(q, q->consumer++));
@@ -102,7 +102,7 @@ int sr_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 		publish_consumer(q);
 	else if (n > 0)
 		got = poll_empty(q, n, wc);
-	sr_unlock(&q->lock, q->single_threaded);
+	sr_unlock_call(&q->lock, locked);
 	return got;
 }
 

@@ -163,7 +163,7 @@ int sr_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
 		*bad = wr;
 		return sr_error(EINVAL);
 	}
-	sr_lock(&w->lock, w->single_threaded);
+	bool locked = sr_lock_call(&w->lock, w->single_threaded);
 	uint32_t first = w->producer, room = w->max_wr - sr_wq_used(w);
 	int error = sr_check_post(q, IBV_QPS_RTS);
 	for (; wr && !error; wr = wr->next) {
@@ -180,7 +180,7 @@ int sr_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
 		sr_ring_doorbell(q);
 	}
 	bool posted = w->producer != first;
-	sr_unlock(&w->lock, w->single_threaded);
+	sr_unlock_call(&w->lock, locked);
 	if (posted)
 		sr_return_processor(sr_ctx(qp->context));
 	return sr_error(error);
@@ -194,7 +194,7 @@ int sr_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr *
 		*bad = wr;
 		return sr_error(EINVAL);
 	}
-	sr_lock(&w->lock, w->single_threaded);
+	bool locked = sr_lock_call(&w->lock, w->single_threaded);
 	bool posted = false;
 	int error = sr_check_post(q, IBV_QPS_INIT);
 	if (error)
@@ -207,7 +207,7 @@ int sr_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr *
 		if (atomic_load(sr_shm_word(&w->ring, SOFTROCE_RECV_DOORBELL)))
 			sr_ring_doorbell(q);
 	}
-	sr_unlock(&w->lock, w->single_threaded);
+	sr_unlock_call(&w->lock, locked);
 	return sr_error(error);
 }
 
@@ -217,13 +217,13 @@ int sr_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_rec
 	struct sr_wq *w = &s->wq;
 	bool posted;
 	int error = sr_gone(&sr_ctx(srq->context)->conn) ? EIO : 0;
-	sr_lock(&w->lock, w->single_threaded);
+	bool locked = sr_lock_call(&w->lock, w->single_threaded);
 	if (error || !w->ring.mem) {
 		*bad = wr;
 		error = EIO;
 	} else {
 		error = sr_wq_post_recv(w, s->max_sge, wr, bad, &posted);
 	}
-	sr_unlock(&w->lock, w->single_threaded);
+	sr_unlock_call(&w->lock, locked);
 	return sr_error(error);
 }
