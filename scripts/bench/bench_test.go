@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"os"
 	"path/filepath"
@@ -180,4 +181,24 @@ func find(name string) *row {
 		}
 	}
 	return nil
+}
+
+func TestMeasurementsAlternate(t *testing.T) {
+	var order []string
+	named := func(name string, repeats int) *measurement {
+		return &measurement{name: name, repeats: repeats, run: func(context.Context, *bench, int) (sample, error) {
+			order = append(order, name)
+			return sample{value: 1}, nil
+		}}
+	}
+	r := row{of: named("of", 2), beside: named("beside", 2)}
+	once := row{of: named("once", 0)}
+	b := &bench{rounds: 2, results: map[*measurement]*series{}}
+	b.measure(t.Context(), []row{r, once})
+	if got, want := strings.Join(order, " "), "beside of once beside of beside of once beside of"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if n := len(b.results[r.of].samples); n != 4 {
+		t.Errorf("%d samples of 2 rounds with 2 repeats", n)
+	}
 }

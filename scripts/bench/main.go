@@ -5,7 +5,7 @@
 // It runs in namespaces of its own (sandbox.go), so it needs root, leaves nothing behind however it
 // ends, and uses no daemon of the machine. A row of its table compares two measurements (rows.go).
 // Each round carries out every measurement once, one after the other, so that both sides of a row
-// meet the same machine. The table has medians.
+// meet the same machine; latencies in a guest three times. The table has medians.
 //
 // The exit status is 0 if every row was measured and, with -check, none fell behind.
 package main
@@ -140,7 +140,7 @@ func newBench(o *options) (*bench, error) {
 // runLimit ends a run that hangs.
 const runLimit = 2 * time.Minute
 
-// measure carries out the measurements that rows need, each once a round.
+// measure carries out the measurements that rows need, each once a round or as often as it says.
 func (b *bench) measure(ctx context.Context, rows []row) {
 	var all []*measurement
 	for _, r := range rows {
@@ -152,22 +152,30 @@ func (b *bench) measure(ctx context.Context, rows []row) {
 		}
 	}
 	for round := range b.rounds {
-		for _, m := range all {
-			s := b.results[m]
-			if round == 0 && m.first > 0 {
-				s.count = b.calibrate(ctx, m)
+		for repeat := range maxRepeats {
+			for _, m := range all {
+				if repeat < max(m.repeats, 1) {
+					b.measureOnce(ctx, m, round)
+				}
 			}
-			result, err := b.once(ctx, m, s.count)
-			if err != nil {
-				s.err = err
-				fmt.Fprintf(os.Stderr, "%d/%d %s: %v\n", round+1, b.rounds, m.name, err)
-				continue
-			}
-			fmt.Fprintf(os.Stderr, "%d/%d %s: %s %s\n", round+1, b.rounds, m.name, significant(result.value), m.unit)
-			s.samples = append(s.samples, result)
-			s.count = m.countFor(result, b.runTime)
 		}
 	}
+}
+
+func (b *bench) measureOnce(ctx context.Context, m *measurement, round int) {
+	s := b.results[m]
+	if s.count == 0 && m.first > 0 {
+		s.count = b.calibrate(ctx, m)
+	}
+	result, err := b.once(ctx, m, s.count)
+	if err != nil {
+		s.err = err
+		fmt.Fprintf(os.Stderr, "%d/%d %s: %v\n", round+1, b.rounds, m.name, err)
+		return
+	}
+	fmt.Fprintf(os.Stderr, "%d/%d %s: %s %s\n", round+1, b.rounds, m.name, significant(result.value), m.unit)
+	s.samples = append(s.samples, result)
+	s.count = m.countFor(result, b.runTime)
 }
 
 // calibrate finds out how many operations take about as long as a run should. Short runs say

@@ -16,12 +16,13 @@ import (
 
 // A measurement is something that can be measured again and again.
 type measurement struct {
-	name  string
-	unit  string
-	first int  // operations of the first run; 0 if a run takes a time instead
-	size  int  // bytes of an operation
-	guest bool // it needs the guest
-	run   func(ctx context.Context, b *bench, count int) (sample, error)
+	name    string
+	unit    string
+	first   int  // operations of the first run; 0 if a run takes a time instead
+	size    int  // bytes of an operation
+	guest   bool // it needs the guest
+	repeats int  // in each round; 0 is 1
+	run     func(ctx context.Context, b *bench, count int) (sample, error)
 }
 
 // Units.
