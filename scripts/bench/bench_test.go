@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -200,5 +201,23 @@ func TestMeasurementsAlternate(t *testing.T) {
 	}
 	if n := len(b.results[r.of].samples); n != 4 {
 		t.Errorf("%d samples of 2 rounds with 2 repeats", n)
+	}
+}
+
+func TestOnlyRunsWithoutClockAreRepeated(t *testing.T) {
+	for _, c := range []struct {
+		failure string
+		runs    int
+	}{{"no result: Correlation coefficient r^2: 0.88 < 0.9", 2}, {"no result: aborted", 1}} {
+		runs := 0
+		m := &measurement{run: func(context.Context, *bench, int) (sample, error) {
+			if runs++; runs == 1 {
+				return sample{}, errors.New(c.failure)
+			}
+			return sample{value: 1}, nil
+		}}
+		if _, err := new(bench).once(t.Context(), m, 1); runs != c.runs || (err == nil) != (c.runs == 2) {
+			t.Errorf("%s: %d runs, error %v, want %d runs", c.failure, runs, err, c.runs)
+		}
 	}
 }
