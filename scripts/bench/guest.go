@@ -31,10 +31,6 @@ func (b *bench) guest(ctx context.Context) (*rxelab.Guest, error) {
 
 const guestBinary = "/tmp/softroce"
 
-// maxRepeats is how often a round measures what a busy host disturbs for seconds: latencies in
-// a guest, whose emulator uses all processors, are up to 1.8 times as long then.
-const maxRepeats = 3
-
 // buildGuest downloads the kernel of the guest, and what else the lab needs, which the sandbox
 // could not.
 func buildGuest() error {

@@ -21,9 +21,13 @@ type measurement struct {
 	first   int  // operations of the first run; 0 if a run takes a time instead
 	size    int  // bytes of an operation
 	guest   bool // it needs the guest
-	repeats int  // in each round; 0 is 1
+	repeats int  // in each round, at most maxRepeats; 0 is 1
 	run     func(ctx context.Context, b *bench, count int) (sample, error)
 }
+
+// maxRepeats is how often a round measures what a busy host disturbs for seconds: latencies in a
+// guest, whose emulator uses all processors, are up to 1.8 times as long then.
+const maxRepeats = 3
 
 // Units.
 const (
