@@ -3,6 +3,7 @@ package nic
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -132,8 +133,9 @@ func TestEngineDoesNotLendToOneThatKeepsTheProcessor(t *testing.T) {
 	}{
 		{"until a tick", []int64{kept}, false},
 		{"for long, once", []int64{kept - 1}, true},
-		{"for long, twice", []int64{interrupted, interrupted}, false},
-		{"for a short time, twice", []int64{interrupted - 1, interrupted - 1}, true},
+		{"for long, twice", []int64{kept - 1, kept - 1}, false},
+		{"less long, eight times", slices.Repeat([]int64{interrupted}, 8), false},
+		{"for a short time, eight times", slices.Repeat([]int64{interrupted - 1}, 8), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l, s, client := aLender(t, now)
@@ -206,11 +208,51 @@ func TestRunningEngineLendsItsProcessor(t *testing.T) {
 	if err := e.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if l := &e.lender; l.borrower != nil || l.noLending.failed != now {
+	if l := &e.lender; l.borrower != nil || l.noLending.resumed != now {
 		t.Error("the engine did not lend its processor, or does not know for how long")
 	}
 	if busy, idle := e.busy.Load(), e.idle.Load(); busy != 0 || idle != 100+interrupted {
 		t.Errorf("%d ns busy and %d idle, want 0 and %d", busy, idle, int64(100+interrupted))
+	}
+}
+
+// While the engine sleeps nothing can interrupt it, so this is not time between interruptions.
+func TestSleepIsNotTimeBetweenInterruptions(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	const slept = 7e6
+	var e *Engine
+	now, reads := int64(1e9), 0
+	e, err := NewEngine(EngineConfig{Clock: func() int64 {
+		switch reads++; reads {
+		case 3: // before the engine sleeps
+			e.Wake()
+		case 4: // after it has slept
+			now += slept
+			stop()
+		}
+		return now
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if err := e.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string]*backoff{"spin": &e.spin.noSpin, "lend": &e.lender.noLending} {
+		if b.resumed != slept {
+			t.Errorf("%s: %d ns asleep, want %d", name, b.resumed, int64(slept))
+		}
+		for range 6 {
+			now += slept
+			b.noteSleep(slept)
+			now += 1.5 * interrupted
+			b.noteInterruption(now, 1.5*interrupted)
+		}
+		if now >= b.until {
+			t.Errorf("%s: six interruptions between sleeps are tolerated", name)
+		}
 	}
 }
 

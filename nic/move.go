@@ -128,7 +128,7 @@ func (m *mover) update(s *spinner, now int64, processor uint32, clients int, con
 	m.apart = several && here.client == nil && to != processor && elsewhere.waits(now)
 	if m.apart && !was { // what kept it from spinning is over
 		m.settled = backoff{}
-		s.noSpin.until = min(s.noSpin.until, now)
+		s.noSpin.until, s.noSpin.lost = min(s.noSpin.until, now), 0
 	}
 	joins := clients == 1 && to != 0 && !served
 	leaves := several && here.processor() == processor && here.follows(&elsewhere, now)

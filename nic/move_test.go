@@ -178,7 +178,7 @@ func TestEngineSpinsForLongerApartFromItsClients(t *testing.T) {
 		}
 		now += overcommitCheck
 		s.checked = now
-		s.noSpin = backoff{until: now + minBackoff, length: minBackoff}
+		s.noSpin = backoff{until: now + minBackoff, length: minBackoff, lost: maxLost}
 		l.update(&s, now, c.clients)
 		want := s.limit
 		if c.apart {
@@ -190,7 +190,7 @@ func TestEngineSpinsForLongerApartFromItsClients(t *testing.T) {
 		if free := l.mover.settled.until == 0; free != c.ends {
 			t.Errorf("%s: clients may move at once %t, want %t", c.name, free, c.ends)
 		}
-		if ends := s.noSpin.until == now && s.noSpin.length == minBackoff; ends != c.ends {
+		if ends := s.noSpin == (backoff{until: now, length: minBackoff}); ends != c.ends {
 			t.Errorf("%s: may spin at once %t, want %t", c.name, ends, c.ends)
 		}
 	}

@@ -184,6 +184,8 @@ func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) 
 	woken := e.config.Clock()
 	e.spin.noteWake(alarm, woken)
 	e.lender.noteSleep(woken)
+	e.spin.noSpin.noteSleep(woken - now)
+	e.lender.noLending.noteSleep(woken - now)
 	e.asleep.Add(woken - now)
 	return woken, false
 }

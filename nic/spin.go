@@ -40,7 +40,8 @@ type spinner struct {
 // it, unless that comes long after.
 type backoff struct {
 	until, length int64
-	failed        int64 // when the last interruption ended
+	resumed       int64 // when the last interruption ended, later by the time asleep since then
+	lost          int64 // in interruptions, less what is tolerated
 }
 
 const (
@@ -53,17 +54,24 @@ func (b *backoff) extend(now int64) {
 		b.length = 0
 	}
 	b.length = min(max(2*b.length, minBackoff), maxBackoff)
-	b.until = now + b.length
+	b.until, b.resumed, b.lost = now+b.length, now, 0
 }
 
-// noteInterruption records that the engine could not go on for a time as long as interrupted. The
-// second time within interruptions counts as a failure.
+// noteInterruption records that the engine could not go on for a time of at least interrupted.
+// Interruptions are a failure if they add up to more than maxLost. Each counts as at most
+// maxInterruption, and 1/toleratedShare of the time between them is subtracted.
 func (b *backoff) noteInterruption(now, took int64) {
-	if now-took-b.failed < interruptions {
+	ran := now - took - b.resumed
+	b.lost = max(0, b.lost-ran/toleratedShare) + min(took, maxInterruption)
+	b.resumed = now
+	if b.lost > maxLost {
 		b.extend(now)
 	}
-	b.failed = now
 }
+
+// noteSleep records that the engine has slept, which is not time between interruptions: nothing can
+// interrupt it then.
+func (b *backoff) noteSleep(took int64) { b.resumed += took }
 
 // deadlineSpins is how many times longer to poll before a deadline than after work.
 const deadlineSpins = 2
@@ -75,10 +83,12 @@ const (
 	// A longer one than this was preempted, or yielded to a thread that does not yield.
 	interrupted = 200e3 // ns
 
-	// Two interruptions in this time are due to threads that do not yield. One can be due to a
-	// thread of the kernel, to the host of a virtual machine, or to Go's monitor (sysmon): it runs
-	// every 10 ms, and in an emulated guest it and the threads that it wakes take up to 0.5 ms.
-	interruptions = 5e6 // ns
+	// What takes more time than is tolerated are threads that do not yield. Go's monitor (sysmon)
+	// runs every 10 ms, and in an emulated guest it and the threads that it wakes take up to 0.5
+	// ms. Once in a while the host of a virtual machine stops the engine for longer.
+	toleratedShare  = 8
+	maxInterruption = 1e6    // ns
+	maxLost         = 1500e3 // ns: one of the host and one of the monitor
 
 	// A yield that takes longer than this lets another thread run: there are two context switches.
 	switching = 1500 // ns

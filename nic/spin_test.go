@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,8 @@ func TestRunnableParsesLoadavg(t *testing.T) {
 	}
 }
 
-// One long idle step may be due to the host of a virtual machine. Two are preemptions.
+// One long idle step may be due to the host of a virtual machine. Those that take more of the time
+// than tolerated are preemptions.
 func TestPreemptedEngineSpinsLess(t *testing.T) {
 	s := spinner{limit: 50e3, loadavg: -1, cpus: 2}
 	now := int64(1e9)
@@ -42,20 +44,26 @@ func TestPreemptedEngineSpinsLess(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		after   int64 // the end of the last backoff
+		ran     int64 // before each step
 		steps   []int64
 		backoff int64
 	}{
-		{"one long step", 0, []int64{4e6}, 0},
-		{"another one 10 ms later, as of Go's monitor", 8e6, []int64{4e6}, 0},
-		{"another one much later", 40e6, []int64{4e6}, 0},
-		{"two", 40e6, []int64{4e6, 4e6}, 10e6},
-		{"two soon after", 0, []int64{4e6, 4e6}, 20e6},
-		{"three", 100e6, []int64{interrupted, interrupted, interrupted}, 80e6},
-		{"two long after", 1e9, []int64{4e6, 4e6}, 10e6},
+		{"one long step", 0, 1e6, []int64{4e6}, 0},
+		{"another one 10 ms later", 8e6, 1e6, []int64{4e6}, 0},
+		{"another one much later", 40e6, 1e6, []int64{4e6}, 0},
+		{"two", 40e6, 1e6, []int64{4e6, 4e6}, 10e6},
+		{"seven shorter ones soon after", 0, 20e3, slices.Repeat([]int64{interrupted}, 7), 0},
+		{"two later", 40e6, 1e6, []int64{4e6, 4e6}, 20e6},
+		{"four, two of them while spinning is disabled", 20e6, 1e6, []int64{4e6, 4e6, 4e6, 4e6}, 80e6},
+		{"as of Go's monitor", 400e6, 9500e3, slices.Repeat([]int64{500e3}, 30), 0},
+		{"as much as tolerated", 100e6, 8 * interrupted, slices.Repeat([]int64{interrupted}, 200), 0},
+		{"slightly more", 100e6, 7.5 * interrupted, slices.Repeat([]int64{interrupted}, 106), 10e6},
+		{"eight shorter ones", 20e6, 20e3, slices.Repeat([]int64{interrupted}, 8), 20e6},
+		{"two long after", 1e9, 1e6, []int64{4e6, 4e6}, 10e6},
 	} {
 		now += c.after
 		for _, took := range c.steps {
-			now += 1e6 + took
+			now += c.ran + took
 			s.noteIdleStep(now, took)
 		}
 		if c.backoff > 0 && s.keepSpinning(now+c.backoff-1e6, now+c.backoff-1e6, s.limit) {
@@ -87,9 +95,10 @@ func TestSuspendedProcessorIsNoPreemption(t *testing.T) {
 		}}
 		now := int64(1e9)
 		s.check(now)
-		s.noteIdleStep(now+interrupted, interrupted)
-		s.noteIdleStep(now+2*interrupted, interrupted)
-		if got := s.maySpin(now + 2*interrupted); got != c.spins {
+		s.checked = now + 2*maxLost // checks no more
+		s.noteIdleStep(now+maxLost, maxLost)
+		s.noteIdleStep(now+2*maxLost, maxLost)
+		if got := s.maySpin(now + 2*maxLost); got != c.spins {
 			t.Errorf("%s: spins %t, want %t", c.name, got, c.spins)
 		}
 	}
