@@ -45,14 +45,17 @@ func TestRulesDisturbNoOtherClient(t *testing.T) {
 			defer cancel()
 			// The victims connect through librdmacm. The rule may keep the server from listening.
 			port := harness.FreePort()
-			victims := server.Start(ctx, t, expand(link+" -R -d {dev} -F -n 5000 -p {port}", server, server, port))
+			perftest := programRun{family: rdmacmPerftests}
+			victims := server.Start(ctx, t, expand(link+" -R -d {dev} -F -n 5000 -p {port}", server, server, port),
+				perftest.perftestEnv(t, server, port, "")...)
 			for victims.Running() && acted(t, o.socket)[id] == 0 {
 				if n, err := server.CountListeners(ctx); err != nil || n > 0 {
 					break
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			client.Start(ctx, t, expand(link+" -R -d {dev} -F -n 5000 -p {port} ", client, server, port)+server.Addr[false])
+			client.Start(ctx, t, expand(link+" -R -d {dev} -F -n 5000 -p {port} ", client, server, port)+server.Addr[false],
+				perftest.perftestEnv(t, client, port, server.Host)...)
 			port = harness.FreePort()
 			listener := server.Start(ctx, t, expand("ib_write_bw -d {dev} -x 1 -F -n 5000 -p {port}", server, server, port))
 			if err := server.WaitListening(ctx, listener, port); err != nil {
