@@ -201,18 +201,24 @@ func TestRunningEngineLendsItsProcessor(t *testing.T) {
 		}
 		return now
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	if err := e.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	runNewEngine(ctx, t, e, err)
 	if l := &e.lender; l.borrower != nil || l.noLending.resumed != now {
 		t.Error("the engine did not lend its processor, or does not know for how long")
 	}
 	if busy, idle := e.busy.Load(), e.idle.Load(); busy != 0 || idle != 100+interrupted {
 		t.Errorf("%d ns busy and %d idle, want 0 and %d", busy, idle, int64(100+interrupted))
+	}
+}
+
+// runNewEngine runs what NewEngine has returned until ctx ends.
+func runNewEngine(ctx context.Context, t *testing.T, e *Engine, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	if err := e.Run(ctx); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -233,13 +239,7 @@ func TestSleepIsNotTimeBetweenInterruptions(t *testing.T) {
 		}
 		return now
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	if err := e.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	runNewEngine(ctx, t, e, err)
 	for name, b := range map[string]*backoff{"spin": &e.spin.noSpin, "lend": &e.lender.noLending} {
 		if b.resumed != slept {
 			t.Errorf("%s: %d ns asleep, want %d", name, b.resumed, int64(slept))
