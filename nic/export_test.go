@@ -66,6 +66,9 @@ const MemoryDeadline = memoryDeadline
 // MaxCopiers is maxCopiers.
 const MaxCopiers = maxCopiers
 
+// StepTime returns the time of the current step, or else of the last one.
+func (e *Engine) StepTime() int64 { return e.now }
+
 // TakeOvers returns how often another thread became the engine's.
 func (e *Engine) TakeOvers() int { return int(e.watchdog.taken.Load()) }
 

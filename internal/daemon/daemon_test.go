@@ -107,8 +107,8 @@ func connect(t *testing.T, a, b endpoint) {
 	}
 }
 
-// write writes n bytes from a to b and waits for the completion.
-func write(t *testing.T, a, b endpoint, n int) {
+// write writes n bytes from a to b, waits for the completion and returns it.
+func write(t *testing.T, a, b endpoint, n int) verbs.WC {
 	t.Helper()
 	err := a.qp.PostSend(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SendFlags: verbs.SendSignaled,
 		SGList: []verbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
@@ -122,6 +122,7 @@ func write(t *testing.T, a, b endpoint, n int) {
 	if n, err := a.cq.Poll(wc[:]); n != 1 || err != nil || wc[0].Err() != nil {
 		t.Fatalf("%d completions, %v, %v", n, err, wc[0].Err())
 	}
+	return wc[0]
 }
 
 func TestDefaultNICsAreTwoOnAFabric(t *testing.T) {
