@@ -71,34 +71,41 @@ func TestRunsTakeAboutAsLongAsTheyShould(t *testing.T) {
 }
 
 func TestCompareFindsRatiosThatFell(t *testing.T) {
-	one := func(name string, ratio float64, lower bool) result {
+	one := func(name string, ratio float64, lower bool, beside int) result {
 		goal := 2.0
 		if lower {
 			goal = 0.5
 		}
-		return result{Name: name, Ratio: ratio, Lower: lower, Goal: goal, Of: figures{Runs: 5}}
+		return result{Name: name, Ratio: ratio, Lower: lower, Goal: goal, Of: figures{Runs: 5}, Beside: figures{Runs: beside}}
 	}
-	recorded := &report{Machine: "machine with two processors", Rows: []result{one("rate", 1, false), one("time", 1, true), one("high rate", 8, false), one("short time", 0.05, true)}}
+	reported := func(rate, time, high, alone float64) *report {
+		return &report{Machine: "machine with two processors", Rows: []result{
+			one("rate", rate, false, 5), one("time", time, true, 5), one("high rate", high, false, 5), one("time alone", alone, true, 0)}}
+	}
+	recorded := reported(1, 1, 8, 0.05)
 	for _, c := range []struct {
-		rate, time float64
-		want       string
+		rate, time, high, alone float64
+		want                    string
 	}{
-		{0.76, 1.3, ""},
-		{2, 0.5, ""},
-		{0.74, 1, "rate: the ratio is 0.740, recorded is 1.00"},
-		{1, 1.4, "time: the ratio is 1.40, recorded is 1.00"},
+		{0.76, 1.3, 6.1, 0.06, ""},
+		{2, 0.5, 9, 0.5, ""},
+		{0.74, 1, 8, 0.05, "rate: the ratio is 0.740, recorded is 1.00"},
+		{1, 1.4, 8, 0.05, "time: the ratio is 1.40, recorded is 1.00"},
+		{1, 1, 5.9, 0.05, "high rate: the ratio is 5.90, recorded is 8.00"},
+		{1, 1, 8, 0.51, "time alone: the ratio is 0.510, recorded is 0.050"},
 	} {
-		r := &report{Machine: recorded.Machine, Rows: []result{one("rate", c.rate, false), one("time", c.time, true), one("new", 0.1, false), one("high rate", 2, false), one("short time", 0.5, true)}}
+		r := reported(c.rate, c.time, c.high, c.alone)
+		r.Rows = append(r.Rows, one("new", 0.1, false, 5))
 		got := ""
 		if err := r.compare(recorded); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {
-			t.Errorf("rate %v, time %v: %q, want %q", c.rate, c.time, got, c.want)
+			t.Errorf("%+v: %q, want %q", c, got, c.want)
 		}
 		r.Machine = "another processor"
 		if err := r.compare(recorded); (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), "on a machine with two processors, where") {
-			t.Errorf("rate %v, time %v elsewhere: %v", c.rate, c.time, err)
+			t.Errorf("%+v elsewhere: %v", c, err)
 		}
 	}
 }

@@ -239,13 +239,13 @@ func (r *report) failures() (err error) {
 // fallen is the part of a recorded ratio that a ratio may lose.
 const fallen = 0.25
 
-// compare returns an error for each row whose ratio misses its goal and is worse than the recorded
-// one by more than a quarter. Figures far better than the goal may be too small to repeat so
-// closely.
+// compare returns an error for each row whose ratio is worse than the recorded one by more than a
+// quarter. A figure with nothing beside it counts only if it misses its goal: it may be too small
+// to repeat so closely.
 func (r *report) compare(recorded *report) (err error) {
 	for _, res := range r.Rows {
 		was := recorded.row(res.Name)
-		if was == nil || res.Of.Runs == 0 || res.reachesGoal() {
+		if was == nil || res.Of.Runs == 0 || res.Beside.Runs == 0 && res.reachesGoal() {
 			continue
 		}
 		if was.Lower && res.Ratio > was.Ratio/(1-fallen) || !was.Lower && res.Ratio < was.Ratio*(1-fallen) {
