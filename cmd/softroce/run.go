@@ -14,7 +14,7 @@ type runCmd struct {
 	Capture string   `placeholder:"FILE[,OPTION=VALUE…]" complete:"<files>" help:"Start a daemon that records packets to a pcapng file: all, or those that the options select, which are the flags of softroce capture, such as count=100."`
 	Block   bool     `name:"capture-blocking" help:"If the file of the capture is slow, let the NICs wait for it instead of losing packets of the capture."`
 	Device  string   `placeholder:"NIC,…" complete:"<nics,>" help:"The NICs that the program sees, in this order (default: all NICs of the daemon)."`
-	Memory  string   `enum:"auto,process" default:"auto" help:"How the NIC accesses registered memory: shared with the program where that is safe (auto), or in its process."`
+	Memory  string   `enum:"auto,shared,process" default:"auto" help:"How the NIC accesses registered memory: shared with the program where that is safe (auto), only so (shared: other registrations fail), or in its process."`
 	Quiet   bool     `short:"q" help:"Do not print which daemon and libraries are used."`
 
 	Command []string `arg:"" optional:"" passthrough:"" name:"command" complete:"<programs>" help:"The program and its arguments, after --."`

@@ -2,6 +2,7 @@ package check
 
 import (
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -54,6 +55,16 @@ func accessOf(f *fabrictest.Fabric, address string) (how string) {
 		how += strings.TrimSpace(latest.Backing + " " + latest.Unshared)
 	}
 	return how
+}
+
+func TestMemoryThatCannotBeSharedIsRefused(t *testing.T) {
+	cmd := plain.command(t, programLimit, verbstest.New(t).Socket(), plain.compile(t, "shared_only"))
+	cmd.Env = append(cmd.Env, "SOFTROCE_MEMORY=shared", "IBV_SHOW_WARNINGS=1")
+	out, err := cmd.CombinedOutput()
+	warning := regexp.MustCompile(`(?m)^libibverbs: softroce: memory at 0x[0-9a-f]+ of 65536 bytes cannot be shared: kind\n`)
+	if n := len(warning.FindAll(out, -1)); err != nil || n != 3 || len(warning.ReplaceAll(out, nil)) > 0 {
+		t.Errorf("%v, %d warnings, want 3:\n%s", err, n, out)
+	}
 }
 
 func TestSharedMemoryUnderThreadsForksAndAdvice(t *testing.T) {

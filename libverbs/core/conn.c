@@ -26,8 +26,7 @@ struct sr_call {
 	int error;
 };
 
-/* Writes to standard error if $IBV_SHOW_WARNINGS is set. */
-__attribute__((format(printf, 1, 2))) static void warn(const char *format, ...)
+void sr_warn(const char *format, ...)
 {
 	if (!getenv("IBV_SHOW_WARNINGS"))
 		return;
@@ -61,7 +60,7 @@ static int connect_to(const char *path)
 	if (rc) {
 		int error = errno;
 		close(fd);
-		warn("no daemon on %s: %s", path, strerror(error));
+		sr_warn("no daemon on %s: %s", path, strerror(error));
 		return -error;
 	}
 	return fd;
@@ -341,9 +340,9 @@ static void deliver(struct sr_conn *c, size_t n, int *fds, int nfds)
 	const uint8_t *body = c->buf + sizeof *h;
 	size_t len = n - sizeof *h;
 	if (h->error)
-		warn("%s%.*s",
-		     h->op == SOFTROCE_OP_GOODBYE ? "the daemon closes the connection: " : "",
-		     (int)len, body);
+		sr_warn("%s%.*s",
+			h->op == SOFTROCE_OP_GOODBYE ? "the daemon closes the connection: " : "",
+			(int)len, body);
 	struct sr_call **p = &c->waiting;
 	while (*p && (*p)->tag != h->tag)
 		p = &(*p)->next;

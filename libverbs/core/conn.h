@@ -16,6 +16,9 @@
 
 #include "core/softroce_abi.h"
 
+/* Writes why a call fails to standard error, if $IBV_SHOW_WARNINGS is set. */
+__attribute__((format(printf, 1, 2))) void sr_warn(const char *format, ...);
+
 struct sr_call;
 
 /*

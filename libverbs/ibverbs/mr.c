@@ -11,6 +11,20 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* Fails, because this memory is not shared. */
+static int refuse_process(const struct softroce_reg_mr_request *req)
+{
+	static const char *const reasons[] = {
+		[SOFTROCE_UNSHARED_THREADS] = "threads", [SOFTROCE_UNSHARED_KIND] = "kind",
+		[SOFTROCE_UNSHARED_FLAGS] = "flags",	 [SOFTROCE_UNSHARED_KERNEL] = "kernel",
+		[SOFTROCE_UNSHARED_LIMIT] = "limit",	 [SOFTROCE_UNSHARED_REFUSED] = "refused",
+	};
+	sr_warn("memory at %#llx of %llu bytes cannot be shared: %s",
+		(unsigned long long)req->address, (unsigned long long)req->length,
+		reasons[req->unshared]);
+	return EOPNOTSUPP;
+}
+
 /*
  * Sends a registration, whose body contains req, of the memory by its address, or else with a
  * descriptor of this process's memory.
@@ -18,6 +32,8 @@
 static int cmd_reg_process(struct sr_conn *c, struct sr_request *r,
 			   struct softroce_reg_mr_request *req)
 {
+	if (sr_shared_required())
+		return refuse_process(req);
 	req->memory = SOFTROCE_MEMORY_PROCESS;
 	req->offset = 0;
 	r->nfds = 0;

@@ -473,10 +473,20 @@ static struct sr_shared *share(struct range *r, uint64_t *offset, uint32_t *reas
 	return exchange(r);
 }
 
-bool sr_shared_enabled(void)
+static bool mode_is(const char *name)
 {
 	const char *mode = getenv("SOFTROCE_MEMORY");
-	return mode && !strcmp(mode, "auto");
+	return mode && !strcmp(mode, name);
+}
+
+bool sr_shared_required(void)
+{
+	return mode_is("shared");
+}
+
+bool sr_shared_enabled(void)
+{
+	return mode_is("auto") || sr_shared_required();
 }
 
 struct sr_shared *sr_shared_get(void *address, size_t length, uint64_t *offset, uint32_t *reason)

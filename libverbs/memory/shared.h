@@ -60,6 +60,9 @@ void sr_shared_put(struct sr_shared *s);
 /* sr_shared_enabled reports whether the user has asked for memory that the daemon can map. */
 bool sr_shared_enabled(void);
 
+/* sr_shared_required reports whether the user wants no other memory to be registered. */
+bool sr_shared_required(void);
+
 /* sr_aligned_begin shares larger allocations (aligned.c), since the program has opened a NIC. */
 void sr_aligned_begin(void);
 
