@@ -29,6 +29,7 @@ type CQ struct {
 	resize   resize
 
 	spinLimit atomic.Int64 // of the next Wait, in nanoseconds
+	yielder   yielder
 
 	// Words of the ring, accessed under mu.
 	producer, consumed, armed, events *uint32
@@ -137,8 +138,17 @@ func (q *CQ) open(fd int, r *abi.CreateCQReply) error {
 }
 
 // Poll moves up to len(wc) completions to wc and returns their number: ibv_poll_cq. It does not
-// wait. When the daemon is gone and the queue is empty, the error is ErrDeviceFatal.
+// wait, but yields the processor now and then if there are none. When the daemon is gone and the
+// queue is empty, the error is ErrDeviceFatal.
 func (q *CQ) Poll(wc []WC) (int, error) {
+	n, err := q.take(wc)
+	if n == 0 && err == nil {
+		q.yielder.noteEmpty()
+	}
+	return n, err
+}
+
+func (q *CQ) take(wc []WC) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.ring == nil {
@@ -237,10 +247,13 @@ func (q *CQ) spin(limit time.Duration) (ready bool, err error) {
 	return ready, err
 }
 
-// poll looks at the queue up to n times.
+// poll looks at the queue up to n times, but stops if other threads have had the processor for
+// maxSpin.
 func (q *CQ) poll(n int) (ready bool, err error) {
-	for ; n > 0 && !ready && err == nil; n-- {
-		ready, err = q.ready()
+	for waited := time.Duration(0); n > 0 && waited < maxSpin && !ready && err == nil; n-- {
+		if ready, err = q.ready(); !ready && err == nil {
+			waited += q.yielder.noteEmpty()
+		}
 	}
 	return ready, err
 }
