@@ -21,9 +21,13 @@ func benchmarkCopied(b *testing.B, op ib.WROpcode, size, depth int) {
 }
 
 func benchmarkPair(b *testing.B, x, y *queue, op ib.WROpcode, size, depth int) {
-	w := x.testFabric
-	req := transport.SendWR{Opcode: op, RKey: y.mr.RKey(), SGEs: x.sge(0, size)}
 	b.SetBytes(int64(size))
+	benchmarkSends(b, x, transport.SendWR{Opcode: op, RKey: y.mr.RKey(), SGEs: x.sge(0, size)}, depth, ib.WCSuccess)
+}
+
+// benchmarkSends keeps depth requests outstanding, whose completions have a status.
+func benchmarkSends(b *testing.B, x *queue, req transport.SendWR, depth int, want ib.WCStatus) {
+	w := x.testFabric
 	b.ReportAllocs()
 	posted, done := 0, 0
 	for b.Loop() {
@@ -39,7 +43,7 @@ func benchmarkPair(b *testing.B, x, y *queue, op ib.WROpcode, size, depth int) {
 				if !ok {
 					break
 				}
-				if c.Status != ib.WCSuccess {
+				if c.Status != want {
 					b.Fatalf("completion %+v", c)
 				}
 				done++
@@ -58,3 +62,11 @@ func BenchmarkWrite8BAlone(b *testing.B) { benchmark(b, ib.WRRDMAWrite, 8, 1) }
 func BenchmarkRead8BAlone(b *testing.B)  { benchmark(b, ib.WRRDMARead, 8, 1) }
 
 func BenchmarkRead1MiB(b *testing.B) { benchmark(b, ib.WRRDMARead, 1<<20, 4) }
+
+// BenchmarkRings passes work requests through a send ring and completions through that of a CQ. The
+// queue pair is in error, so the transport only flushes them.
+func BenchmarkRings(b *testing.B) {
+	x, _ := pair(newTestFabric(b), 4096)
+	check(b, x.SetState(ib.QPSErr))
+	benchmarkSends(b, x, transport.SendWR{Opcode: ib.WRRDMAWrite, SGEs: x.sge(0, 8)}, 64, ib.WCWRFlushErr)
+}

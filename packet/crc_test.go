@@ -30,6 +30,7 @@ func TestUpdateAgreesWithHashCRC32(t *testing.T) {
 func BenchmarkUpdate(b *testing.B) {
 	buf := make([]byte, 4096)
 	b.SetBytes(int64(len(buf)))
+	b.ReportAllocs()
 	for b.Loop() {
 		update(0, buf)
 	}
