@@ -52,23 +52,73 @@ func benchmarkWrite(b *testing.B, process bool, size int) {
 func BenchmarkRoundTrip(b *testing.B) {
 	m, n := verbstest.Pair(b)
 	x, y := verbstest.ConnectedRC(b, m, n)
-	recv := func(e *verbstest.Endpoint) {
-		wc := make([]verbs.WC, 1)
-		for {
-			if k, err := e.CQ.Poll(wc); err != nil {
-				b.Fatal(err)
-			} else if k == 1 && wc[0].Opcode == verbs.WCRecv {
-				return
-			}
-		}
-	}
 	b.ReportAllocs()
 	b.ResetTimer()
 	for range b.N {
 		for _, e := range [][2]*verbstest.Endpoint{{x, y}, {y, x}} {
-			e[1].PostRecv(verbs.RecvWR{SGList: e[1].SGE(0, 8)})
-			e[0].PostSend(verbs.SendWR{Opcode: verbs.WRSend, SendFlags: verbs.SendSignaled, SGList: e[0].SGE(0, 8)})
-			recv(e[1])
+			postRecv8(e[1])
+			postSend8(e[0])
+			reapRecv(b, e[1], false)
+		}
+	}
+}
+
+// BenchmarkPingPong is BenchmarkRoundTrip with a goroutine for each side, which polls or waits. With
+// the engine these are three threads.
+func BenchmarkPingPong(b *testing.B) {
+	for _, waits := range []bool{false, true} {
+		b.Run(fmt.Sprintf("waits=%v", waits), func(b *testing.B) {
+			m, n := verbstest.Pair(b)
+			x, y := verbstest.ConnectedRC(b, m, n)
+			postRecv8(x)
+			postRecv8(y)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for range b.N {
+					reapRecv(b, y, waits)
+					postRecv8(y)
+					postSend8(y)
+				}
+			}()
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range b.N {
+				postSend8(x)
+				reapRecv(b, x, waits)
+				postRecv8(x)
+			}
+			<-done
+		})
+	}
+}
+
+func postRecv8(e *verbstest.Endpoint) { e.PostRecv(verbs.RecvWR{SGList: e.SGE(0, 8)}) }
+
+func postSend8(e *verbstest.Endpoint) {
+	e.PostSend(verbs.SendWR{Opcode: verbs.WRSend, SendFlags: verbs.SendSignaled, SGList: e.SGE(0, 8)})
+}
+
+// reapRecv returns when a message has been received.
+func reapRecv(b *testing.B, e *verbstest.Endpoint, waits bool) {
+	wc := make([]verbs.WC, 1)
+	for {
+		k, err := e.CQ.Poll(wc)
+		if k == 0 && err == nil && waits {
+			err = e.CQ.Wait(b.Context())
+		}
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		if k == 1 {
+			if err := wc[0].Err(); err != nil {
+				b.Error(err)
+				return
+			}
+			if wc[0].Opcode == verbs.WCRecv {
+				return
+			}
 		}
 	}
 }
