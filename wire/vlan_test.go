@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -180,46 +181,84 @@ func TestDgramResolvesInAVLAN(t *testing.T) {
 	}
 }
 
-// withVLAN makes a packet link serve a VLAN without an interface for it. Not every kernel has VLAN
-// interfaces.
-func (l *PacketLink) withVLAN(id uint16) {
-	s := *l.iface.state.Load()
-	v := s
-	v.id, v.vlans, v.name = id, nil, "no such interface"
-	s.vlans = []*netdevState{&v}
-	l.iface.state.Store(&s)
-	l.rebind()
+// serveVLAN makes the links of a NIC on the host's interface serve an address in a VLAN. Not every
+// kernel has VLAN interfaces: lo takes the place of one, and the links get no further changes.
+func (s *netnsHost) serveVLAN(links []Link, id uint16, addr netip.Prefix) {
+	s.t.Helper()
+	var iface *Netdev
+	switch l := links[0].(type) {
+	case *PacketLink:
+		iface = l.iface
+	case *XDPLink:
+		iface = l.iface
+	}
+	must(s.t, iface.Close()) // it would find that there is no VLAN
+	state := *iface.state.Load()
+	vlan := state
+	vlan.id, vlan.addrs, vlan.name = id, []netip.Prefix{addr}, "lo"
+	state.vlans = []*netdevState{&vlan}
+	iface.state.Store(&state)
+	s.do(func() {
+		for _, changed := range iface.onChange {
+			changed()
+		}
+	})
 }
 
-func TestPacketLinkTagsFrames(t *testing.T) {
-	for _, v6 := range []bool{false, true} {
-		l := newVethPair(t)
-		tx, rx := l.a.packetLink(), l.b.packetLink()
-		path := l.a.path(l.b, v6)
-		path.VLAN, path.Priority = 7, 5
-		batch := append(message(path, 100_001, 4096), message(path, 100, 4096)...)
-		sendAll(t, tx, message(path, 100, 4096))
-		expectNone(t, rx) // not a member of the VLAN
-		rx.withVLAN(7)
-		sendAll(t, tx, batch)
-		got := collect(t, rx, len(batch))
-		checkFrames(t, l, tx, batch, got)
-		for i := range got {
-			if got[i].VLAN() != 7 || got[i].Priority() != 5 {
-				t.Fatalf("frame %d has tag %v %#x", i, got[i].Tagged, got[i].TCI)
-			}
-		}
-		plain := message(l.a.path(l.b, v6), 100, 4096)
-		sendAll(t, tx, plain)
-		if got := collect(t, rx, 1); len(got) != 1 || got[0].Tagged {
-			t.Errorf("without a VLAN: %+v", got)
-		}
-		other := *path
-		other.VLAN = 8
-		sendAll(t, tx, message(&other, 100, 4096))
-		expectNone(t, rx)
-		if n := tx.Counters().Drops; n != [NumDrops]uint64{} {
-			t.Errorf("dropped: %v", n)
+func TestLinksServeVLANs(t *testing.T) {
+	const id, priority = 7, 5
+	inVLAN := map[bool]netip.Prefix{false: netip.MustParsePrefix("198.51.107.2/24"), true: netip.MustParsePrefix("2001:db8:7::2/64")}
+	for _, c := range []struct {
+		kind   string
+		slices int
+	}{{"packet", 1}, {"packet", 2}, {"xdp", 1}, {"xdp", 2}, {"xdp, generic", 2}} {
+		for _, v6 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, %d engines/%s", c.kind, c.slices, family(v6)), func(t *testing.T) {
+				l := newVethPair(t)
+				tx, rx := l.a.slices(c.kind, c.slices), l.b.slices(c.kind, c.slices)
+				plain := l.a.path(l.b, v6)
+				path := *plain
+				path.Dst, path.VLAN, path.Priority = inVLAN[v6].Addr(), id, priority
+				v1, other := path, path
+				v1.Network, other.VLAN = packet.RoCEv1, id+1
+				exchange := func(sent, want []*Path) {
+					t.Helper()
+					for k := range tx {
+						qpn := firstQPN + uint32(k)
+						for _, p := range sent {
+							sendAll(t, tx[k], []TxFrame{to(p, qpn)})
+						}
+						got := collect(t, rx[k], len(want))
+						if len(got) != len(want) {
+							t.Fatalf("slice %d received %d frames, want %d", k, len(got), len(want))
+						}
+						for i, p := range want {
+							f := &got[i]
+							if bth(t, f).DestQP != qpn || f.BadICRC || f.Network != p.Network || f.Dst != p.Dst {
+								t.Errorf("slice %d received %+v, sent over %+v", k, f, p)
+							}
+							if f.Tagged != (p.VLAN != 0) || f.VLAN() != p.VLAN || f.Priority() != p.Priority {
+								t.Errorf("slice %d received tag %v %#x, sent over %+v", k, f.Tagged, f.TCI, p)
+							}
+						}
+					}
+				}
+				all := []*Path{&path, &v1, &other, plain}
+				exchange(all, []*Path{plain})
+				l.b.serveVLAN(rx, id, inVLAN[v6])
+				exchange(all, []*Path{&path, &v1, plain})
+				batch := append(message(&path, 100_001, 4096), message(&path, 100, 4096)...)
+				k := SliceOf(destQP(batch[0].Head[:]), c.slices)
+				sendAll(t, tx[k], batch)
+				checkFrames(t, l, tx[k], batch, collect(t, rx[k], len(batch)))
+				l.b.serveVLAN(rx, other.VLAN, inVLAN[v6]) // instead
+				exchange(all, []*Path{&other, plain})
+				for i := range tx {
+					if n := linkCounters(tx[i]).Drops; n != [NumDrops]uint64{} {
+						t.Errorf("slice %d dropped: %v", i, n)
+					}
+				}
+			})
 		}
 	}
 }
