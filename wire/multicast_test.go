@@ -5,7 +5,10 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -42,35 +45,60 @@ func TestMulticastReachesMembers(t *testing.T) {
 	})
 }
 
-func TestLeaveStopsMulticast(t *testing.T) {
-	for _, v6 := range []bool{false, true} {
-		l := newVethPair(t)
-		tx, rx := l.a.packetLink(), l.b.udpLink()
-		must(t, Join(rx, group(v6)))
-		sendAll(t, tx, frames(l.a.to(v6), 1, 100))
-		if got := collect(t, rx, 1); len(got) != 1 {
-			t.Fatal("nothing arrived")
+// member reports whether the host's interface receives the frames of a group.
+func (s *netnsHost) member(group netip.Addr) (is bool) {
+	s.t.Helper()
+	s.do(func() {
+		text, err := os.ReadFile("/proc/thread-self/net/dev_mcast")
+		must(s.t, err)
+		for line := range strings.Lines(string(text)) { // index, name, users, of them global, MAC
+			f := strings.Fields(line)
+			is = is || f[1] == s.name && f[4] == fmt.Sprintf("%x", multicastMAC(group))
 		}
-		Leave(rx, group(v6))
-		sendAll(t, tx, frames(l.a.to(v6), 1, 100))
-		expectNone(t, rx)
+	})
+	return is
+}
+
+func TestLeaveStopsMulticast(t *testing.T) {
+	for _, kind := range []string{"packet", "udp", "xdp"} {
+		for _, v6 := range []bool{false, true} {
+			t.Run(kind+"/"+family(v6), func(t *testing.T) {
+				l := newVethPair(t)
+				tx, rx := l.a.packetLink(), l.b.slices(kind, 2)
+				g := group(v6)
+				for _, k := range rx {
+					must(t, Join(k, g))
+				}
+				batch := []TxFrame{to(l.a.to(v6), destQPMask)}
+				sendAll(t, tx, batch)
+				if got := collect(t, rx[0], 1); len(got) != 1 {
+					t.Fatal("nothing arrived")
+				}
+				Leave(rx[0], g)
+				if !l.b.member(g) {
+					t.Error("left the group, which another slice has joined")
+				}
+				Leave(rx[1], g)
+				if l.b.member(g) {
+					t.Error("the interface is still a member")
+				}
+				if kind == "udp" { // for other links the interface filters, but veth does not
+					sendAll(t, tx, batch)
+					expectNone(t, rx[0])
+				}
+			})
+		}
 	}
 }
 
 // The kernel sends a report for switches that snoop.
 func TestJoinSendsMembershipReport(t *testing.T) {
 	const igmp, hopByHop = 2, 0
-	for _, kind := range []string{"packet", "udp"} {
+	for _, kind := range []string{"packet", "udp", "xdp"} {
 		for _, v6 := range []bool{false, true} {
 			t.Run(kind+"/"+family(v6), func(t *testing.T) {
 				l := newVethPair(t)
-				var rx Link
-				if kind == "udp" {
-					rx = l.b.udpLink()
-				} else {
-					rx = l.b.packetLink()
-				}
-				tap := l.a.tap()
+				rx, tap := l.b.linkOf(kind), l.a.tap()
 				must(t, Join(rx, group(v6)))
 				g := group(v6).AsSlice()
 				eventually(t, "report", func() bool {
@@ -92,15 +120,9 @@ func TestJoinSendsMembershipReport(t *testing.T) {
 
 func TestMulticastNeedsNoResolution(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
-		for _, kind := range []string{"packet", "udp"} {
+		for _, kind := range []string{"packet", "udp", "xdp"} {
 			l := newVethPair(t)
-			var tx Link
-			if kind == "udp" {
-				tx = l.a.udpLink()
-			} else {
-				tx = l.a.packetLink()
-			}
-			tap := l.b.tap()
+			tx, tap := l.a.linkOf(kind), l.b.tap()
 			p := l.a.to(v6)
 			p.HopLimit, p.TClass = 9, 0x68
 			sendAll(t, tx, frames(p, 1, 50))
