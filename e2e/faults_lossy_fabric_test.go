@@ -55,6 +55,27 @@ func TestProgramsOnLossyFabric(t *testing.T) {
 	}
 }
 
+// TestProgramsOnLossyXDP is that over xdp links, with rules for both directions. No capture is
+// judged, since what rules do to packets that are sent would be violations.
+func TestProgramsOnLossyXDP(t *testing.T) {
+	harness.NeedRoot(t, "network namespaces")
+	harness.LocalPrograms.Acquire(t)
+	file := filepath.Join(t.TempDir(), "lossy.fault")
+	rules := "seed 1\ndrop chance 1%\ncorrupt chance 1%\nduplicate chance 1%\nreorder 3 within 1ms chance 1%\ndelay 200us jitter 100us chance 2%\n"
+	if err := os.WriteFile(file, []byte(rules), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	client, server := harness.VethPairOf(t, "xdp:eth0", "--fault", file)
+	t.Run("rcopy", func(t *testing.T) { copyFile(t, server, client) })
+	t.Run("vprobe", func(t *testing.T) { runVprobePair(t, client, server) })
+	for id, n := range acted(t, client.Socket) {
+		t.Logf("rule %d has acted on %d packets", id, n)
+		if n < 10 {
+			t.Errorf("rule %d has acted on %d packets, want at least 10", id, n)
+		}
+	}
+}
+
 // TestRpingOnLossyFabric loses no SEND and no ACK. The client of rping writes its send buffer again
 // when its peer replies, although the SEND may not be complete. A retransmission would carry the
 // new contents, and the judge reports that.

@@ -30,6 +30,7 @@ type Endpoint struct {
 	Device   string
 	GID      map[bool]string // index of the GID; the key is whether it is IPv6
 	Addr     map[bool]string // address of the NIC; likewise
+	Socket   string          // of the daemon; "" in a guest
 	Host     string          // the IPv4 address at which the other endpoint reaches TCP servers of this one
 
 	// PerftestLibrary returns the path, at this endpoint, of the library in perftest/.
@@ -50,7 +51,7 @@ var errNotListening = errors.New("the server ended before it listened")
 
 // OnDaemon completes an endpoint on the daemon at socket. Its programs run in a network namespace.
 func OnDaemon(namespace, socket string, e Endpoint) Endpoint {
-	e.Provider, e.PerftestLibrary = Softroce, buildPerftestLibrary
+	e.Provider, e.Socket, e.PerftestLibrary = Softroce, socket, buildPerftestLibrary
 	e.WithHostName = func(address string) (string, error) {
 		path, err := filepath.Abs(hostNameScript)
 		return hostNamePrefix(path, address), err
