@@ -55,7 +55,7 @@ func TestUnreliablePingpongsWithKernel(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces and a guest's network")
 	t.Parallel()
 	libs := harness.Libraries(t)
-	for _, l := range harness.Links {
+	for _, l := range harness.LinksAnd(harness.XDP) {
 		if l.Name == "dgram" {
 			continue // QEMU's socket drops packets of a burst, and UC and UD do not retransmit
 		}

@@ -91,5 +91,5 @@ func TestConnectionManagerProgramsWithKernel(t *testing.T) {
 		}
 		t.Run("kernel connects", func(t *testing.T) { runCMExchanges(t, softroce, kernel, list) })
 		t.Run("kernel serves", func(t *testing.T) { runCMExchanges(t, kernel, softroce, list) })
-	})
+	}, harness.XDP)
 }

@@ -49,15 +49,19 @@ var Links = func() []Link {
 // XDP is the link xdp, for the tests that show most of a link.
 var XDP = Link{"xdp", &BridgeGuest, BridgeLab, func(*rxelab.Lab) string { return "xdp:" + rxelab.Interface }}
 
-// OverEachLink runs a test once for each of Links, and of more links unless the guest runs another
-// kernel, with a new daemon.
+// LinksAnd returns Links, and more links unless the guest runs another kernel.
+func LinksAnd(more ...Link) []Link {
+	if OtherKernel() {
+		return Links
+	}
+	return slices.Concat(Links, more)
+}
+
+// OverEachLink runs a test once for each of LinksAnd(more), with a new daemon.
 func OverEachLink(t *testing.T, test func(t *testing.T, s *Testbed), more ...Link) {
 	NeedRoot(t, "network namespaces and a guest's network")
 	t.Parallel()
-	if OtherKernel() {
-		more = nil
-	}
-	for _, l := range slices.Concat(Links, more) {
+	for _, l := range LinksAnd(more...) {
 		t.Run(l.Name, func(t *testing.T) {
 			l.Exclusive.Acquire(t)
 			test(t, NewTestbed(t, l))
