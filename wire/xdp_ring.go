@@ -58,6 +58,9 @@ func (r *xdpRing[T]) ready() int {
 // entry returns the entry that is i beyond the next.
 func (r *xdpRing[T]) entry(i int) *T { return &r.entries[(r.mine+uint32(i))&r.mask] }
 
+// add produces n entries that the kernel sees from the next publish on.
+func (r *xdpRing[T]) add(n int) { r.mine += uint32(n) }
+
 // publish produces or consumes n entries.
 func (r *xdpRing[T]) publish(n int) {
 	r.mine += uint32(n)

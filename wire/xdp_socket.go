@@ -321,6 +321,8 @@ func ceilPower(n int) int { return 1 << bits.Len(uint(n-1)) }
 func xdpPieces(n int) int { return (n + xdpChunk - 1) / xdpChunk }
 
 // push queues a frame of n bytes and returns the room for them. hasSlot must have returned true.
+// The kernel sees the frame from the next kick on: with zero-copy, the driver may look at the ring
+// at any time, and would send bytes that are not written yet.
 func (s *xdpSocket) push(n int) []byte {
 	last := len(s.free) - 1
 	slot := s.free[last]
@@ -337,7 +339,7 @@ func (s *xdpSocket) push(n int) []byte {
 			d.Options = unix.XDP_PKT_CONTD
 		}
 	}
-	s.tx.publish(pieces)
+	s.tx.add(pieces)
 	return s.umem[addr : addr+n : addr+n]
 }
 
@@ -347,6 +349,7 @@ func (s *xdpSocket) waits() bool { return s.tx.pending() > 0 && s.tx.needsWakeup
 // kick makes the kernel send what is queued, in a raw call like those of mmsg.go. What it has no
 // room for stays queued, and everything while the interface is down.
 func (s *xdpSocket) kick() {
+	s.tx.publish(0)
 	for tries := s.tx.pending()/s.budget + 1; tries > 0 && s.waits(); tries-- {
 		_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 		if e != unix.EAGAIN && e != unix.EINTR {

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -250,6 +251,26 @@ func TestXDPLinkOffersQueuedFramesAgain(t *testing.T) {
 	sendAll(t, tx, batch)
 	if !batch[0].Dropped {
 		t.Error("a frame was sent through an interface that is down")
+	}
+}
+
+// A driver with zero-copy may look at the ring at any time.
+func TestXDPSocketPublishesFramesThatAreWritten(t *testing.T) {
+	l := newVethPair(t)
+	tx, rx := l.a.xdpLink(), l.b.xdpLink()
+	s, raw := tx.socket(), l.rawFrame(false)
+	published := func() uint32 { return atomic.LoadUint32(s.tx.own) }
+	before := published()
+	room := s.push(len(raw))
+	if published() != before || s.tx.pending() != 1 {
+		t.Errorf("%d frames are published and %d queued before the bytes are written, want 0 and 1", published()-before, s.tx.pending())
+	}
+	copy(room, raw)
+	if s.kick(); published() != before+1 {
+		t.Errorf("%d frames are published, want 1", published()-before)
+	}
+	if got := collect(t, rx, 1); len(got) != 1 || got[0].BadICRC {
+		t.Errorf("received %+v", got)
 	}
 }
 
