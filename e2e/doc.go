@@ -4,6 +4,7 @@
 //
 //   - programs_*: stock programs of the distribution on softroce
 //   - kernel_*: softroce and the kernel's NIC
+//   - links_*: links in a guest whose kernel or NIC has what the host's lacks
 //   - daemon_*: recorded and scripted peers of a daemon over a veth pair
 //   - lifecycle_*, faults_*: processes that end or are killed, packets that are lost, and clients
 //     of other users that attack the daemon

@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -78,26 +77,4 @@ func awaitGuestGID(t *testing.T, s *harness.Testbed, a netip.Addr) int {
 		t.Fatalf("GID index: %q", out)
 	}
 	return index
-}
-
-// TestPacketLinkFollowsVLANInterfaces runs a test of package wire in the guest, since the host's
-// kernel may have no VLAN interfaces.
-func TestPacketLinkFollowsVLANInterfaces(t *testing.T) {
-	harness.NeedRoot(t, "a guest")
-	harness.BridgeGuest.Acquire(t)
-	lab := harness.BridgeLab(t)
-	s := &harness.Testbed{Lab: lab, Guest: lab.Guests[0]}
-	bin := filepath.Join(t.TempDir(), "wire.test")
-	build := exec.Command("go", "test", "-c", "-tags", "vlanlab", "-o", bin, "softroce/wire")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if err := s.Guest.Put(t.Context(), bin, "/tmp/wire.test"); err != nil {
-		t.Fatal(err)
-	}
-	out, err := s.Guest.Run(t.Context(), 2*time.Minute, "modprobe veth; modprobe 8021q; cd /tmp && ./wire.test -test.v -test.run TestPacketLinkServesVLANs")
-	if err != nil || !strings.Contains(out, "--- PASS: TestPacketLinkServesVLANs") {
-		t.Errorf("%v\n%s", err, out)
-	}
 }

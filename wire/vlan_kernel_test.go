@@ -1,4 +1,4 @@
-//go:build vlanlab
+//go:build guest
 
 package wire
 
