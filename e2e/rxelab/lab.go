@@ -24,6 +24,10 @@ import (
 // KernelStable is the Debian package of the guests' default kernel.
 const KernelStable = "linux-image-amd64"
 
+// KernelZeroCopy is a package whose kernel fits a lab with ZeroCopy: that of Debian 12 is too old.
+// It has no rxe.
+const KernelZeroCopy = "linux-image-cloud-amd64/trixie-backports"
+
 // Interface is the network interface for the program under test in EmuNamespace.
 const Interface = "emu0"
 
@@ -38,10 +42,14 @@ var (
 
 // Options describe a lab.
 type Options struct {
-	Kernel string // Debian package; "" is KernelStable
+	Kernel string // Debian package, or PACKAGE/SUITE; "" is KernelStable
 	VMs    int    // 1 to 8; 0 is 1
 	MTU    int    // of the guests' Ethernet; 0 is 9000
 	Dgram  bool   // the guests' network is QEMU's datagrams on loopback instead of a bridge
+
+	// ZeroCopy is for AF_XDP zero-copy on the guests' eth0, which needs Linux 6.13. The guests have
+	// no RDMA device.
+	ZeroCopy bool
 
 	Processors int // of each guest; 0 is 1
 }
@@ -66,8 +74,11 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		return nil, err
 	}
 	l := &Lab{name: fmt.Sprintf("%s%d", namePrefix, os.Getpid()), dgram: o.Dgram, options: o}
-	if o.Dgram {
+	switch {
+	case o.Dgram:
 		l.name += "-d"
+	case o.ZeroCopy:
+		l.name += "-z"
 	}
 	if err := l.boot(ctx); err != nil {
 		l.Down()
@@ -97,6 +108,9 @@ func (l *Lab) boot(ctx context.Context) error {
 	}
 	if o.Dgram {
 		args = append(args, "--dgram")
+	}
+	if o.ZeroCopy {
+		args = append(args, "--zero-copy")
 	}
 	if _, err := l.run(ctx, o.Kernel, args...); err != nil {
 		return err
@@ -278,7 +292,7 @@ func sweep(ctx context.Context) error {
 		if !ok {
 			continue
 		}
-		if !hasEnded(strings.TrimSuffix(name, "-d")) {
+		if pid, _, _ := strings.Cut(name, "-"); !hasEnded(pid) {
 			continue
 		}
 		stale := &Lab{name: namePrefix + name}
