@@ -58,6 +58,11 @@ func pingpongAsClient(t *testing.T, s *harness.Testbed, v harness.IPVersion, p p
 }
 
 func pingpongAsServer(t *testing.T, s *harness.Testbed, v harness.IPVersion, p pingpong) {
+	pingpongAsServerOf(t, s, v, p, guestPingpongCommand(v, p))
+}
+
+// pingpongAsServerOf is pingpongAsServer with another program in the guest.
+func pingpongAsServerOf(t *testing.T, s *harness.Testbed, v harness.IPVersion, p pingpong, guest string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
 	softroce := pingpongCommand(ctx, t, s, v, p)
@@ -72,7 +77,7 @@ func pingpongAsServer(t *testing.T, s *harness.Testbed, v harness.IPVersion, p p
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	guestOut, guestErr := s.Guest.Run(ctx, 30*time.Second, guestPingpongCommand(v, p)+" "+s.Lab.Host().String())
+	guestOut, guestErr := s.Guest.Run(ctx, 30*time.Second, guest+" "+s.Lab.Host().String())
 	if guestErr != nil {
 		cancel() // softroce's end may wait for a peer that has failed
 	}

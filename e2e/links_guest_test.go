@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -68,4 +69,70 @@ func TestXDPLinkBeforeLinux6_6(t *testing.T) {
 	}
 	harness.BridgeGuest.Acquire(t)
 	runWireTest(t, harness.BridgeLab(t).Guests[0], "modprobe veth", "TestXDPLinkWithoutSG")
+}
+
+// The guest of this test has a NIC whose driver offers zero-copy.
+func TestXDPLinkZeroCopy(t *testing.T) {
+	harness.NeedRoot(t, "a guest")
+	harness.BridgeGuest.Acquire(t) // with one more busy guest, all would be late
+	lab := harness.ZeroCopyLab(t)
+	t.Run("daemon", func(t *testing.T) { daemonZeroCopy(t, lab) })
+	t.Run("link", func(t *testing.T) { linkZeroCopy(t, lab) }) // sets the interface down
+}
+
+// linkZeroCopy runs a test of the link in the guest. Its peer, which returns the frames, is the
+// same test in the namespace of emu0.
+func linkZeroCopy(t *testing.T, lab *rxelab.Lab) {
+	const name = "TestXDPLinkZeroCopy"
+	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
+	defer cancel()
+	cmd := lab.Command(ctx, builtWireTests(t), "-test.v", "-test.run", "^"+name+"$")
+	cmd.Env = append(os.Environ(), "SOFTROCE_ECHO="+rxelab.Interface)
+	peer := harness.StartJob(t, cmd)
+	awaitOutput(t, peer.Done, peer.Output, "open\n")
+	runWireTest(t, lab.Guests[0], "true", name)
+	if !peer.Running() {
+		t.Errorf("the peer has ended: %s", peer.Output())
+	}
+	cancel()
+	peer.Wait()
+}
+
+// daemonZeroCopy connects a daemon in the guest and one on the host.
+func daemonZeroCopy(t *testing.T, lab *rxelab.Lab) {
+	const softroce, socket = "/tmp/softroce", "/tmp/s"
+	g := lab.Guests[0]
+	putInGuest(t, g, harness.Binary(t), softroce)
+	ctx, cancel := context.WithCancel(t.Context())
+	daemon, err := g.Start(ctx, harness.ProgramLimit, softroce+" daemon --socket "+socket+" --nic softroce0=auto:eth0")
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	defer func() {
+		cancel()
+		daemon.Wait()
+	}()
+	awaitOutput(t, daemon.Done(), daemon.Output, "\nsocket ")
+	if first, want := daemon.Output(), "softroce0 on xdp:eth0 (zero-copy): state ACTIVE"; !strings.HasPrefix(first, want) {
+		t.Fatalf("daemon in the guest: %s", first)
+	}
+	s := harness.NewTestbed(t, harness.Link{Name: "packet", Lab: func(*testing.T) *rxelab.Lab { return lab },
+		NIC: func(*rxelab.Lab) string { return "packet:" + rxelab.Interface }})
+	for _, v := range harness.IPVersions {
+		p := pingpong{1024, 10000, 50}
+		pingpongAsServerOf(t, s, v, p, softroce+" pingpong --socket "+socket+" "+strings.Join(p.args(v.GuestGID), " "))
+	}
+}
+
+// awaitOutput waits until a program, which ends at some time, has printed a text.
+func awaitOutput(t *testing.T, done <-chan struct{}, output func() string, text string) {
+	t.Helper()
+	for !strings.Contains(output(), text) {
+		select {
+		case <-done:
+			t.Fatalf("the program has ended: %s", output())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }

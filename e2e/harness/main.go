@@ -18,11 +18,12 @@ import (
 // What all tests share. Each is created when the first test needs it, and removed by Main.
 var (
 	buildOnce = sync.OnceValues(buildBinary)
-	bridgeLab = sync.OnceValues(func() (*rxelab.Lab, error) { return bootLab(false) })
-	dgramLab  = sync.OnceValues(func() (*rxelab.Lab, error) { return bootLab(true) })
+	bridgeLab = sync.OnceValues(func() (*rxelab.Lab, error) { return bootKept(false) })
+	dgramLab  = sync.OnceValues(func() (*rxelab.Lab, error) { return bootKept(true) })
 
 	workDir string
 
+	bootMu sync.Mutex // labs boot one after the other
 	labsMu sync.Mutex
 	labs   []*rxelab.Lab
 )
@@ -120,16 +121,23 @@ func buildBinary() (string, error) {
 // labLimit is how long booting a lab may take: packages may have to be downloaded.
 const labLimit = 15 * time.Minute
 
-func bootLab(dgram bool) (*rxelab.Lab, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), labLimit)
-	defer cancel()
-	labsMu.Lock()
-	defer labsMu.Unlock()
-	l, err := rxelab.Up(ctx, rxelab.Options{Kernel: kernelPackage, Dgram: dgram})
+// bootKept boots a lab that stays until the end of the run.
+func bootKept(dgram bool) (*rxelab.Lab, error) {
+	l, err := bootLab(rxelab.Options{Kernel: kernelPackage, Dgram: dgram})
 	if err == nil {
+		labsMu.Lock()
+		defer labsMu.Unlock()
 		labs = append(labs, l)
 	}
 	return l, err
+}
+
+func bootLab(o rxelab.Options) (*rxelab.Lab, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), labLimit)
+	defer cancel()
+	bootMu.Lock()
+	defer bootMu.Unlock()
+	return rxelab.Up(ctx, o)
 }
 
 // BridgeLab returns the lab whose guest is on a bridge. The test must hold BridgeGuest.
@@ -138,6 +146,24 @@ func BridgeLab(t *testing.T) *rxelab.Lab { return needLab(t, bridgeLab) }
 // DgramLab returns the lab whose guest's network is QEMU's datagrams. The test must hold
 // DgramGuest.
 func DgramLab(t *testing.T) *rxelab.Lab { return needLab(t, dgramLab) }
+
+// ZeroCopyLab boots a lab whose guest's eth0 offers AF_XDP zero-copy. It ends with the test.
+func ZeroCopyLab(t *testing.T) *rxelab.Lab {
+	t.Helper()
+	l, err := bootLab(rxelab.Options{Kernel: rxelab.KernelZeroCopy, MTU: 1500, ZeroCopy: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			saveConsoles(l)
+		}
+		if err := l.Down(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
 
 // needLab returns a lab whose guests run. A test in which a guest ends fails, and the next one has
 // a new guest. So has the one after a test that has damaged the guest's kernel.
