@@ -18,6 +18,9 @@ import (
 // pyverbsTests is where Debian's python3-pyverbs installs rdma-core's tests.
 const pyverbsTests = "/usr/share/doc/rdma-core/tests"
 
+// pyverbsMetrics is where the daemon serves metrics, in a network namespace.
+const pyverbsMetrics = "127.0.0.1:9100"
+
 // pyverbsModules are the modules for features of a RoCE device: 143 tests, and 17 of on-demand
 // paging.
 var pyverbsModules = []string{
@@ -82,7 +85,8 @@ func reserveHugePages(t *testing.T) bool {
 
 // TestRDMACoreTestSuite runs rdma-core's tests of its library and drivers on a NIC of softroce in a
 // network namespace, with the library as programs use it and with the library built with
-// sanitizers. pyverbs/gpu.py replaces the GPU.
+// sanitizers. pyverbs/gpu.py replaces the GPU. In all runs but one the memory of regions is shared,
+// with pages of their own by pyverbs/pages.py.
 func TestRDMACoreTestSuite(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
@@ -99,9 +103,10 @@ func TestRDMACoreTestSuite(t *testing.T) {
 	if !huge && os.Getenv("CI") == "true" {
 		t.Errorf("huge pages are required where CI=true")
 	}
-	run := func(t *testing.T, engines int, dir string, env ...string) {
+	run := func(t *testing.T, engines int, dir string, env ...string) (report string) {
 		socket := filepath.Join(t.TempDir(), "s")
-		d := harness.StartDaemon(t, within, "--socket", socket, "--nic", fmt.Sprintf("softroce0=packet:rdma0,engines=%d", engines))
+		d := harness.StartDaemon(t, within, "--socket", socket, "--metrics", pyverbsMetrics,
+			"--nic", fmt.Sprintf("softroce0=packet:rdma0,engines=%d", engines))
 		survivor := harness.OpenNIC(t, d, socket)
 		gid := fmt.Sprint(harness.GIDs(t, socket, "softroce0")[false])
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -129,18 +134,32 @@ func TestRDMACoreTestSuite(t *testing.T) {
 		if t.Failed() {
 			t.Logf("%s\n%s", out, &details)
 		}
+		return string(out)
 	}
+	share := []string{"SOFTROCE_MEMORY=auto", "METRICS=http://" + pyverbsMetrics + "/metrics"}
 	dir := harness.Libraries(t)
-	for _, engines := range []int{1, 2, 4} {
-		t.Run(fmt.Sprintf("preloaded, engines=%d", engines), func(t *testing.T) {
-			run(t, engines, dir, "LD_PRELOAD="+filepath.Join(dir, "libibverbs.so.1"))
-		})
-	}
+	preload := "LD_PRELOAD=" + filepath.Join(dir, "libibverbs.so.1")
+	t.Run("preloaded, engines=1", func(t *testing.T) { checkMapped(t, run(t, 1, dir, append(share, preload)...)) })
+	t.Run("preloaded, engines=2, process memory", func(t *testing.T) { run(t, 2, dir, preload) })
+	t.Run("preloaded, engines=4", func(t *testing.T) { checkMapped(t, run(t, 4, dir, append(share, preload)...)) })
 	t.Run("sanitized", func(t *testing.T) {
 		checked, runtime := harness.SanitizedLibraries(t)
 		// Python's own leaks are ignored.
-		run(t, 1, checked, "LD_PRELOAD="+runtime+" "+filepath.Join(checked, "libibverbs.so.1"), "ASAN_OPTIONS=detect_leaks=0", "PYTHONMALLOC=malloc")
+		checkMapped(t, run(t, 1, checked, append(share, "LD_PRELOAD="+runtime+" "+filepath.Join(checked, "libibverbs.so.1"),
+			"ASAN_OPTIONS=detect_leaks=0", "PYTHONMALLOC=malloc")...))
 	})
+}
+
+// checkMapped requires that the daemon mapped the regions that are not for on-demand paging.
+func checkMapped(t *testing.T, report string) {
+	t.Helper()
+	const least = 100 // of about 145
+	_, last, _ := strings.Cut(report, "\n# mapped ")
+	var mapped, all int
+	if _, err := fmt.Sscanf(last, "%d of %d regions", &mapped, &all); err != nil || mapped < least {
+		t.Errorf("%d of %d regions are mapped, want at least %d (%v)", mapped, all, least, err)
+	}
+	t.Logf("%d of %d regions are mapped", mapped, all)
 }
 
 // unpackTests copies the tests, some of which the package has compressed.

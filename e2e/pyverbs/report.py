@@ -6,7 +6,8 @@
 TESTS is the directory of the package "tests" (a copy of Debian's /usr/share/doc/rdma-core/tests
 with the files uncompressed). Each MODULE is a file in it, without the prefix "test_" and the
 suffix. A line has the name, a tab, "ok", "skip", "FAIL" or "ERROR", a tab, and the last line of the
-reason.
+reason. If METRICS in the environment is the address of the daemon's metrics, the regions have pages
+of their own, and the last line is "# mapped N of M regions".
 """
 import importlib
 import os
@@ -14,6 +15,7 @@ import sys
 import unittest
 
 import gpu
+import pages
 
 
 def last_line(text):
@@ -63,7 +65,13 @@ def main():
     suite = unittest.TestSuite()
     for m in modules:
         suite.addTests(unittest.defaultTestLoader.loadTestsFromName("tests.test_" + m))
+    metrics = os.environ.get("METRICS")
+    if metrics:
+        modules = [m for name, m in sys.modules.items() if name.startswith("tests.")]
+        count = pages.install(modules, metrics)
     suite.run(Lines())
+    if metrics:
+        print("# mapped %d of %d regions" % count())
 
 
 main()
