@@ -77,7 +77,7 @@ func (c *conn) regDM(v *abi.RegMRRequest) (reply, error) {
 	var m *nic.MR
 	c.device.engine.Do(func() {
 		m, err = c.nic.RegDM(pd, dm, v.Offset, v.Length, ib.Access(v.Access))
-		describeMemory(m, v.Memory, 0)
+		describeMemory(m, v.Memory, v)
 	})
 	if err != nil {
 		return reply{}, err

@@ -31,7 +31,7 @@ func (c *conn) regMR(v *abi.RegMRRequest, p *control.Packet) (prepared, error) {
 			var m *nic.MR
 			c.device.engine.Do(func() {
 				m, err = c.nic.RegMR(pd, mem, v.IOVA, v.Length, ib.Access(v.Access))
-				describeMemory(m, kind, v.Unshared)
+				describeMemory(m, kind, v)
 			})
 			if err != nil {
 				return reply{}, err
@@ -71,7 +71,7 @@ func (c *conn) reregMR(v *abi.ReregMRRequest, p *control.Packet) (prepared, erro
 				err = c.nic.ReregMR(m, pd, mem, v.MR.IOVA, v.MR.Length, ib.Access(v.MR.Access))
 				r.LKey, r.RKey = m.LKey(), m.RKey()
 				if err == nil {
-					describeMemory(m, kind, v.MR.Unshared)
+					describeMemory(m, kind, &v.MR)
 				}
 			})
 			if err != nil {
@@ -91,12 +91,15 @@ var (
 )
 
 // describeMemory says in snapshots how the memory of m, unless that is nil, is accessed. The reason
-// is what the client says.
-func describeMemory(m *nic.MR, kind, unshared uint32) {
+// is what the client says, unless it is the daemon that did not map the memory.
+func describeMemory(m *nic.MR, kind uint32, requested *abi.RegMRRequest) {
 	if m == nil {
 		return
 	}
-	why := ""
+	unshared, why := requested.Unshared, ""
+	if requested.Memory == abi.MemoryMapped {
+		unshared = abi.UnsharedRefused
+	}
 	if kind != abi.MemoryMapped && unshared < uint32(len(unsharedNames)) {
 		why = unsharedNames[unshared]
 	}
