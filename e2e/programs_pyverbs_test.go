@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"softroce/e2e/harness"
-	"strconv"
+	"softroce/internal/hugepagetest"
 	"strings"
 	"testing"
 	"time"
@@ -46,42 +46,8 @@ var skippedTests = map[string]string{
 // hugePages is the reason of tests that pass if the machine has free huge pages.
 const hugePages = "needs huge pages on the machine"
 
-// reserveHugePages makes the kernel reserve huge pages of 2 MB until the test ends, as an
-// administrator would. It reports whether there are enough.
-func reserveHugePages(t *testing.T) bool {
-	t.Helper()
-	const (
-		file = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
-		want = 8 // each of those tests has two endpoints with one or two pages
-	)
-	before, err := os.ReadFile(file)
-	if err != nil {
-		t.Logf("huge pages: %v", err)
-		return false
-	}
-	have, err := strconv.Atoi(strings.TrimSpace(string(before)))
-	if err != nil {
-		t.Fatalf("%s: %v", file, err)
-	}
-	t.Cleanup(func() {
-		if err := os.WriteFile(file, before, 0); err != nil {
-			t.Errorf("releasing huge pages: %v", err)
-		}
-	})
-	if err := os.WriteFile(file, []byte(strconv.Itoa(have+want)), 0); err != nil {
-		t.Logf("huge pages: %v", err)
-	}
-	after, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := strconv.Atoi(strings.TrimSpace(string(after)))
-	if err != nil || got < have+want {
-		t.Logf("the kernel reserved %d huge pages, want %d: memory is short or fragmented", got-have, want)
-		return false
-	}
-	return true
-}
+// pyverbsHugePages is how many the tests need: each has two endpoints with one or two pages.
+const pyverbsHugePages = 8
 
 // TestRDMACoreTestSuite runs rdma-core's tests of its library and drivers on a NIC of softroce in a
 // network namespace, with the library as programs use it and with the library built with
@@ -99,9 +65,12 @@ func TestRDMACoreTestSuite(t *testing.T) {
 		return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", ns}, argv...)...)
 	}
 	tests := unpackTests(t, pyverbsTests)
-	huge := reserveHugePages(t)
-	if !huge && os.Getenv("CI") == "true" {
-		t.Errorf("huge pages are required where CI=true")
+	noHugePages := hugepagetest.Reserve(t, pyverbsHugePages)
+	if noHugePages != nil {
+		t.Logf("no huge pages: %v", noHugePages)
+		if os.Getenv("CI") == "true" {
+			t.Error("huge pages are required where CI=true")
+		}
 	}
 	run := func(t *testing.T, engines int, dir string, env ...string) (report string) {
 		socket := filepath.Join(t.TempDir(), "s")
@@ -122,7 +91,7 @@ func TestRDMACoreTestSuite(t *testing.T) {
 		if err != nil {
 			t.Errorf("the test run failed: %v", err)
 		}
-		checkReport(t, string(out), huge)
+		checkReport(t, string(out), noHugePages == nil)
 		for _, sign := range []string{"ERROR: AddressSanitizer", "runtime error:"} {
 			if strings.Contains(details.String(), sign) {
 				t.Errorf("the output contains %q", sign)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"softroce/e2e/harness"
+	"softroce/internal/hugepagetest"
 )
 
 // debian13 is a root file system with the programs of Debian 13, which has rdma-core 56.
@@ -153,8 +154,8 @@ func (r debian13) testSuite(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(scripts, "rdma"), []byte(rdmaLinkShow), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if !reserveHugePages(t) {
-		t.Error("there are no huge pages for the tests that need them")
+	if err := hugepagetest.Reserve(t, pyverbsHugePages); err != nil {
+		t.Error(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
