@@ -1,8 +1,11 @@
 package check
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,6 +13,7 @@ import (
 
 	"softroce/attach"
 	"softroce/internal/fabrictest"
+	"softroce/internal/hugepagetest"
 	"softroce/nic"
 	"softroce/verbs/verbstest"
 )
@@ -29,18 +33,99 @@ func TestSharedMemoryIsThatOfTheProgram(t *testing.T) {
 }
 
 func runSharedMemory(t *testing.T, b *build, program string) {
-	f := fabrictest.New(t, fabrictest.Config{NICs: 1, Limits: attach.Limits{Registered: 4 << 30}})
-	cmd := b.command(t, 3*programLimit, f.Socket(), b.compile(t, program))
-	shareMemory(cmd)
-	stderr, err := converse(t, cmd, func(line string) {
-		address, want, _ := strings.Cut(line, " ")
-		if got := accessOf(f, address); !strings.HasPrefix(want, got+" (") {
-			t.Errorf("%s.c: %s: is %s", program, want, got)
-		}
-	})
+	t.Helper()
+	runMemoryProgram(t, b, shareMemory, program)
+}
+
+// runMemoryProgram runs a program in the environment that prepare makes.
+func runMemoryProgram(t *testing.T, b *build, prepare func(*exec.Cmd), program string, args ...string) {
+	t.Helper()
+	f := newMemoryFabric(t)
+	cmd := b.command(t, 3*programLimit, f.Socket(), b.compile(t, program), args...)
+	prepare(cmd)
+	stderr, err := converse(t, cmd, func(line string) { checkAccess(t, f, program, line) })
 	if err != nil || stderr != "" {
 		t.Errorf("%v\n%s", err, stderr)
 	}
+}
+
+func newMemoryFabric(t *testing.T) *fabrictest.Fabric {
+	t.Helper()
+	return fabrictest.New(t, fabrictest.Config{NICs: 1, Limits: attach.Limits{Registered: 4 << 30}})
+}
+
+// checkAccess compares a line of a program, which says how a region is accessed, with the daemon.
+// Where every test must run, only what depends on the processor may be left out.
+func checkAccess(t *testing.T, f *fabrictest.Fabric, program, line string) {
+	t.Helper()
+	if what, ok := strings.CutPrefix(line, "left out: "); ok {
+		t.Logf("%s.c: %s", program, line)
+		if os.Getenv("CI") == "true" && !strings.HasPrefix(what, "protection keys") {
+			t.Errorf("%s.c: %s", program, line)
+		}
+		return
+	}
+	address, want, _ := strings.Cut(line, " ")
+	if got := accessOf(f, address); !strings.HasPrefix(want, got+" (") {
+		t.Errorf("%s.c: %s: is %s", program, want, got)
+	}
+}
+
+func TestMemoryIsSharedOnRequestOnly(t *testing.T) {
+	for _, c := range []struct{ mode, want string }{
+		{"", "process disabled"}, {"process", "process disabled"}, {"other", "process disabled"}, {"auto", "mapped"},
+	} {
+		t.Run("mode="+c.mode, func(t *testing.T) {
+			set := func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "SOFTROCE_MEMORY="+c.mode) }
+			runMemoryProgram(t, plain, set, "unshared", c.want)
+		})
+	}
+	t.Run("unset", func(t *testing.T) {
+		unset := func(cmd *exec.Cmd) {
+			cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool { return strings.HasPrefix(v, "SOFTROCE_MEMORY=") })
+		}
+		runMemoryProgram(t, plain, unset, "unshared", "process disabled")
+	})
+}
+
+// needRoot skips a test that needs root, unless every test must run.
+func needRoot(t *testing.T, what string) {
+	t.Helper()
+	switch {
+	case os.Geteuid() == 0:
+	case os.Getenv("CI") == "true":
+		t.Fatalf("%s: needs root", what)
+	default:
+		t.Skipf("%s: needs root", what)
+	}
+}
+
+func TestHugePagesAreNotShared(t *testing.T) {
+	needRoot(t, "reserving huge pages")
+	if err := hugepagetest.Reserve(t, 1); err != nil {
+		t.Fatal(err)
+	}
+	runMemoryProgram(t, plain, shareMemory, "unshared", "process kind", "huge")
+}
+
+// The kernel's setting concerns all processes. So a file is mounted over the one that shows it, for
+// the program only.
+func TestMemoryIsNotSharedUnderStrictOvercommit(t *testing.T) {
+	needRoot(t, "a mount namespace")
+	strict := filepath.Join(t.TempDir(), "overcommit_memory")
+	if err := os.WriteFile(strict, []byte("2\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		t.Fatal(err)
+	}
+	runMemoryProgram(t, plain, func(cmd *exec.Cmd) {
+		shareMemory(cmd)
+		cmd.Path = unshare
+		cmd.Args = append([]string{unshare, "--mount", "--propagation", "private", "sh", "-c",
+			`mount --bind "$0" /proc/sys/vm/overcommit_memory && exec "$@"`, strict}, cmd.Args...)
+	}, "unshared", "process limit")
 }
 
 // accessOf returns how the memory at an address is accessed, and why, of the latest region there.

@@ -7,7 +7,10 @@
 
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <linux/io_uring.h>
+#include <linux/userfaultfd.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -85,6 +88,20 @@ static void follows_mappings(void)
 	munmap(q, 4 * SIZE);
 }
 
+/* Returns a line of /proc/self/status. */
+static long status_kib(const char *name)
+{
+	char line[256];
+	long value = -1;
+	FILE *f = fopen("/proc/self/status", "r");
+	REQUIRE(f);
+	while (value < 0 && fgets(line, sizeof line, f))
+		if (!strncmp(line, name, strlen(name)))
+			value = strtol(line + strlen(name), NULL, 10);
+	fclose(f);
+	return value;
+}
+
 static void advises(void)
 {
 	char *p = isolated(SIZE);
@@ -98,7 +115,8 @@ static void advises(void)
 		CHECK(all(p + PAGE, 2 * PAGE, 0));
 		transfer(mr);
 	}
-	CHECK(!madvise(p, SIZE, MADV_FREE));
+	CHECK(!madvise(p, SIZE, MADV_FREE) && !all(p, PAGE, 0));
+	FAILS(EINVAL, madvise(p, SIZE, MADV_WIPEONFORK) == -1);
 	const int others[] = {MADV_NORMAL,   MADV_WILLNEED, MADV_HUGEPAGE,
 			      MADV_DONTDUMP, MADV_DODUMP,   MADV_DONTFORK,
 			      MADV_DOFORK,   MADV_COLD,	    MADV_MERGEABLE};
@@ -106,7 +124,11 @@ static void advises(void)
 		CHECK(!madvise(p, SIZE, others[i]));
 	FAILS(EINVAL, madvise(p + 1, PAGE, MADV_DONTNEED) == -1);
 	CHECK(!madvise(p, 0, MADV_DONTNEED));
-	CHECK(!mlock(p, SIZE) && !munlock(p, SIZE));
+	/* The kernel compares VmLck with RLIMIT_MEMLOCK. AddressSanitizer ignores mlock. */
+	long locked = status_kib("VmLck:");
+	CHECK(!mlock(p, SIZE));
+	CHECK(status_kib("VmLck:") == locked + (sanitized ? 0 : SIZE >> 10));
+	CHECK(!munlock(p, SIZE));
 	transfer(mr);
 	/* Other memory before and behind it, and none at all. */
 	char *q = isolated(4 * PAGE), *behind = q + 2 * PAGE;
@@ -124,28 +146,50 @@ static void advises(void)
 	munmap(p, SIZE);
 }
 
-static bool dumped(const char *p)
+/* Memory counts as shared, and all of a small region is there as soon as it is registered. */
+static void counts_as_shared(void)
 {
-	char line[4096];
-	bool here = false, found = false;
+	enum {
+		LARGE = 40 << 20 /* the kernel's counters are not exact */
+	};
+	char *p = isolated(LARGE);
+	long before = status_kib("RssShmem:");
+	struct ibv_mr *mr = reg(p, LARGE);
+	EXPECT(mr, "mapped");
+	CHECK(status_kib("RssShmem:") > before + (LARGE >> 11));
+	RETURNS(0, ibv_dereg_mr(mr));
+	munmap(p, LARGE);
+}
+
+/* Reads the line of the mapping that contains p, and that of its flags. */
+static void read_mapping(const char *p, char mapping[512], char flags[512])
+{
+	char line[512];
+	bool here = false;
 	FILE *f = fopen("/proc/self/smaps", "r");
 	REQUIRE(f);
-	while (!found && fgets(line, sizeof line, f)) {
+	*flags = 0;
+	while (!*flags && fgets(line, sizeof line, f)) {
 		unsigned long start, end;
-		if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+		if (sscanf(line, "%lx-%lx ", &start, &end) == 2) {
 			here = start <= (uintptr_t)p && (uintptr_t)p < end;
-		found = here && !strncmp(line, "VmFlags:", 8);
+			strcpy(mapping, line);
+		} else if (here && !strncmp(line, "VmFlags:", 8)) {
+			strcpy(flags, line);
+		}
 	}
 	fclose(f);
-	return found && !strstr(line, " dd ");
+	REQUIRE(*flags);
 }
 
 /* The default of coredump_filter has shared memory without a name, as this is. */
-static void is_in_core_dumps(void)
+static void is_an_inherited_memfd(void)
 {
-	char *p = anonymous(SIZE);
+	char *p = anonymous(SIZE), mapping[512], flags[512];
 	USE(p, SIZE, "mapped");
-	CHECK(dumped(p));
+	read_mapping(p, mapping, flags);
+	CHECK(strstr(mapping, " rw-s ") && strstr(mapping, " /memfd:softroce-memory (deleted)"));
+	CHECK(!strstr(flags, " dd ") && !strstr(flags, " dc "));
 	munmap(p, SIZE);
 }
 
@@ -227,13 +271,47 @@ static void does_not_share_with_flags(void)
 	REQUIRE(!madvise(p, 2 * SIZE, MADV_HUGEPAGE));
 	USE(p, 2 * SIZE, "mapped");
 	munmap(p, 2 * SIZE);
-	size_t huge = 2 << 20;
-	p = mmap(NULL, huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1,
-		 0);
-	if (p != MAP_FAILED) { /* if the machine has some */
-		USE(p, huge, "process kind");
-		munmap(p, huge);
+	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+	REQUIRE(fd >= 0 && !ioctl(fd, UFFDIO_API, &(struct uffdio_api){.api = UFFD_API}));
+	p = isolated(SIZE);
+	memset(p, 1, SIZE); /* no page fault remains */
+	struct uffdio_register missing = {{(uintptr_t)p, SIZE}, UFFDIO_REGISTER_MODE_MISSING, 0};
+	REQUIRE(!ioctl(fd, UFFDIO_REGISTER, &missing));
+	USE(p, SIZE, "process flags");
+	close(fd);
+	munmap(p, SIZE);
+}
+
+/* Not every processor has protection keys. */
+static void does_not_share_with_protection_key(void)
+{
+	int key = pkey_alloc(0, 0);
+	if (key < 0) {
+		LEFT_OUT("protection keys");
+		return;
 	}
+	char *p = isolated(SIZE);
+	REQUIRE(!pkey_mprotect(p, SIZE, PROT_READ | PROT_WRITE, key));
+	USE(p, SIZE, "process flags");
+	munmap(p, SIZE);
+	REQUIRE(!pkey_free(key));
+}
+
+/* The daemon has sealed it for the first context. */
+static void does_not_share_with_other_context(void)
+{
+	char *p = isolated(SIZE);
+	struct setup other;
+	struct ibv_mr *mr = reg(p, SIZE), *second;
+	EXPECT(mr, "mapped");
+	setup_open(&other);
+	REQUIRE((second = ibv_reg_mr(other.pd, p + PAGE, PAGE, ALL_ACCESS)));
+	EXPECT(second, "process refused");
+	transfer(mr);
+	RETURNS(0, ibv_dereg_mr(second));
+	setup_close(&other);
+	RETURNS(0, ibv_dereg_mr(mr));
+	munmap(p, SIZE);
 }
 
 static void does_not_share_what_the_kernel_uses(void)
@@ -243,6 +321,21 @@ static void does_not_share_what_the_kernel_uses(void)
 	REQUIRE(!syscall(SYS_io_setup, 1, &aio));
 	USE(p, SIZE, "process kernel");
 	REQUIRE(!syscall(SYS_io_destroy, aio));
+	USE(p, SIZE, "mapped");
+	munmap(p, SIZE);
+
+	struct io_uring_params params = {0};
+	int fd = (int)syscall(SYS_io_uring_setup, 1, &params);
+	if (fd < 0) {
+		LEFT_OUT("io_uring");
+		return;
+	}
+	void *ring = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, IORING_OFF_SQ_RING);
+	REQUIRE(ring != MAP_FAILED);
+	p = isolated(SIZE);
+	USE(p, SIZE, "process kernel");
+	munmap(ring, PAGE);
+	close(fd);
 	USE(p, SIZE, "mapped");
 	munmap(p, SIZE);
 }
@@ -397,10 +490,13 @@ int main(void)
 	reregisters();
 	follows_mappings();
 	advises();
-	is_in_core_dumps();
+	counts_as_shared();
+	is_an_inherited_memfd();
 	does_not_share_with_threads();
 	does_not_share_other_memory();
 	does_not_share_with_flags();
+	does_not_share_with_protection_key();
+	does_not_share_with_other_context();
 	does_not_share_what_the_kernel_uses();
 	does_not_exceed_limits();
 	releases_memory();

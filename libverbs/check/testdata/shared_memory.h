@@ -38,6 +38,15 @@ static inline void expect_as(struct ibv_mr *mr, const char *how, int line)
 
 #define EXPECT(mr, how) expect_as(mr, how, __LINE__)
 
+/* Tells the test what this machine cannot do. */
+#define LEFT_OUT(what)                                                                             \
+	do {                                                                                       \
+		char reply_[100];                                                                  \
+		printf("left out: %s: %s\n", what, strerror(errno));                               \
+		fflush(stdout);                                                                    \
+		REQUIRE(fgets(reply_, sizeof reply_, stdin));                                      \
+	} while (0)
+
 static inline struct ibv_mr *reg(void *p, size_t size)
 {
 	return ibv_reg_mr(s.pd, p, size, ALL_ACCESS);

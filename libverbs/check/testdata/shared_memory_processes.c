@@ -80,7 +80,30 @@ static void vforks_and_spawns(void)
 	REQUIRE(!posix_spawnp(&pid, "true", NULL, NULL, args, environ));
 	REQUIRE(waitpid(pid, &status, 0) == pid && !status);
 	CHECK(!system("true"));
+	FILE *output = popen("echo done", "r");
+	char line[8];
+	CHECK(output && fgets(line, sizeof line, output) && !pclose(output));
 	transfer(mr);
+	RETURNS(0, ibv_dereg_mr(mr));
+	munmap(p, SIZE);
+}
+
+/* Without the handlers of pthread_atfork a child shares the memory. */
+static void shares_without_handlers(void)
+{
+	int status;
+	char *p = isolated(SIZE);
+	struct ibv_mr *mr = reg(p, SIZE);
+	EXPECT(mr, "mapped");
+	memset(p, 1, SIZE);
+	pid_t pid = _Fork();
+	REQUIRE(pid >= 0);
+	if (!pid) {
+		*(volatile char *)p = 2;
+		_exit(0);
+	}
+	REQUIRE(waitpid(pid, &status, 0) == pid);
+	CHECK(!status && p[0] == 2 && p[1] == 1);
 	RETURNS(0, ibv_dereg_mr(mr));
 	munmap(p, SIZE);
 }
@@ -179,6 +202,7 @@ int main(void)
 	begin();
 	forks();
 	vforks_and_spawns();
+	shares_without_handlers();
 	child_registers();
 	forks_beside_an_allocator();
 	return end();
