@@ -1,6 +1,7 @@
 package check
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -126,6 +128,56 @@ func TestMemoryIsNotSharedUnderStrictOvercommit(t *testing.T) {
 		cmd.Args = append([]string{unshare, "--mount", "--propagation", "private", "sh", "-c",
 			`mount --bind "$0" /proc/sys/vm/overcommit_memory && exec "$@"`, strict}, cmd.Args...)
 	}, "unshared", "process limit")
+}
+
+// TestCoreDumpsHaveSharedMemory looks for the contents of regions in a core dump. The kernel
+// writes it, or gcore by the same rules if the kernel is set to pass core dumps to a program or to
+// write them elsewhere.
+func TestCoreDumpsHaveSharedMemory(t *testing.T) {
+	pattern, err := os.ReadFile("/proc/sys/kernel/core_pattern")
+	if err != nil {
+		t.Fatal(err)
+	}
+	byKernel := !strings.ContainsAny(string(pattern), "|/")
+	f, dir := newMemoryFabric(t), t.TempDir()
+	cmd := plain.command(t, programLimit, f.Socket(), plain.compile(t, "core_dump"))
+	shareMemory(cmd)
+	cmd.Dir = dir
+	stderr, err := converse(t, cmd, func(line string) {
+		checkAccess(t, f, "core_dump", line)
+		if byKernel {
+			return
+		}
+		gcore := exec.Command("gcore", "-o", filepath.Join(dir, "core"), strconv.Itoa(cmd.Process.Pid))
+		if out, err := gcore.CombinedOutput(); err != nil {
+			t.Errorf("%s passes core dumps on, and gcore does not work: %v\n%s", pattern, err, out)
+		}
+	})
+	if stderr != "" || cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGABRT {
+		t.Errorf("%v\n%s", err, stderr)
+	}
+	cores, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(cores) != 1 {
+		t.Fatalf("core dumps: %v, %v", cores, err)
+	}
+	core, err := os.ReadFile(cores[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for region := range 3 {
+		if !bytes.Contains(core, filled(64*4096, region)) {
+			t.Errorf("%s, %d bytes, does not have the contents of region %d", cores[0], len(core), region)
+		}
+	}
+}
+
+// filled returns what fill of shared_memory.h writes.
+func filled(size, seed int) []byte {
+	b := make([]byte, size)
+	for i := range b {
+		b[i] = byte(i/64*7 + i + seed)
+	}
+	return b
 }
 
 // accessOf returns how the memory at an address is accessed, and why, of the latest region there.

@@ -182,7 +182,7 @@ static void read_mapping(const char *p, char mapping[512], char flags[512])
 	REQUIRE(*flags);
 }
 
-/* The default of coredump_filter has shared memory without a name, as this is. */
+/* The default of coredump_filter has shared memory without a name, as this is: core_dump.c. */
 static void is_an_inherited_memfd(void)
 {
 	char *p = anonymous(SIZE), mapping[512], flags[512];
