@@ -11,20 +11,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Fails, because this memory is not shared. */
-static int refuse_process(const struct softroce_reg_mr_request *req)
-{
-	static const char *const reasons[] = {
-		[SOFTROCE_UNSHARED_THREADS] = "threads", [SOFTROCE_UNSHARED_KIND] = "kind",
-		[SOFTROCE_UNSHARED_FLAGS] = "flags",	 [SOFTROCE_UNSHARED_KERNEL] = "kernel",
-		[SOFTROCE_UNSHARED_LIMIT] = "limit",	 [SOFTROCE_UNSHARED_REFUSED] = "refused",
-	};
-	sr_warn("memory at %#llx of %llu bytes cannot be shared: %s",
-		(unsigned long long)req->address, (unsigned long long)req->length,
-		reasons[req->unshared]);
-	return EOPNOTSUPP;
-}
-
 /*
  * Sends a registration, whose body contains req, of the memory by its address, or else with a
  * descriptor of this process's memory.
@@ -32,8 +18,6 @@ static int refuse_process(const struct softroce_reg_mr_request *req)
 static int cmd_reg_process(struct sr_conn *c, struct sr_request *r,
 			   struct softroce_reg_mr_request *req)
 {
-	if (sr_shared_required())
-		return refuse_process(req);
 	req->memory = SOFTROCE_MEMORY_PROCESS;
 	req->offset = 0;
 	r->nfds = 0;
@@ -54,29 +38,50 @@ static int cmd_reg_process(struct sr_conn *c, struct sr_request *r,
 	return error;
 }
 
+/* Sends a registration, whose body contains req, of memory that is not shared, if it may be. */
+static int cmd_reg_unshared(const struct sr_mr *mr, struct sr_request *r,
+			    struct softroce_reg_mr_request *req)
+{
+	static const char *const reasons[] = {
+		[SOFTROCE_UNSHARED_THREADS] = "threads", [SOFTROCE_UNSHARED_KIND] = "kind",
+		[SOFTROCE_UNSHARED_FLAGS] = "flags",	 [SOFTROCE_UNSHARED_KERNEL] = "kernel",
+		[SOFTROCE_UNSHARED_LIMIT] = "limit",
+	};
+	if (!sr_shared_required() || !mr->ibv.length)
+		return cmd_reg_process(&sr_ctx(mr->ibv.context)->conn, r, req);
+	sr_warn("memory at %p of %zu bytes cannot be shared: %s", mr->ibv.addr, mr->ibv.length,
+		reasons[req->unshared]);
+	return EOPNOTSUPP;
+}
+
 /*
  * Sends a registration, whose body contains req. If the memory can be shared, mr refers to it then;
  * otherwise, or if the daemon cannot map it, the daemon accesses this process.
  */
 static int cmd_reg_mr(struct sr_mr *mr, struct sr_request *r, struct softroce_reg_mr_request *req)
 {
-	struct sr_conn *c = &sr_ctx(mr->ibv.context)->conn;
 	if (mr->access & IBV_ACCESS_ON_DEMAND)
 		req->unshared = SOFTROCE_UNSHARED_KIND;
 	else
 		mr->shared =
 			sr_shared_get(mr->ibv.addr, mr->ibv.length, &req->offset, &req->unshared);
 	if (!mr->shared)
-		return cmd_reg_process(c, r, req);
+		return cmd_reg_unshared(mr, r, req);
 	req->memory = SOFTROCE_MEMORY_MAPPED;
 	r->fds = &mr->shared->fd;
 	r->nfds = 1;
-	if (!sr_call(c, r))
+	if (sr_shared_required())
+		req->address = 0; /* the daemon must not access the process instead */
+	int error = sr_call(&sr_ctx(mr->ibv.context)->conn, r);
+	const struct softroce_reg_mr_reply *reply = r->reply;
+	if (!error && reply->memory == SOFTROCE_MEMORY_MAPPED)
 		return 0;
 	sr_shared_put(mr->shared);
 	mr->shared = NULL;
+	if (!error || sr_shared_required())
+		return error;
 	req->unshared = SOFTROCE_UNSHARED_REFUSED;
-	return cmd_reg_process(c, r, req);
+	return cmd_reg_unshared(mr, r, req);
 }
 
 /* Flags that are optional by definition, and one that concerns the pinning of pages. */
