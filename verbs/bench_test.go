@@ -63,8 +63,8 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-// BenchmarkPingPong is BenchmarkRoundTrip with a goroutine for each side, which polls or waits. With
-// the engine these are three threads.
+// BenchmarkPingPong is BenchmarkRoundTrip with a goroutine for each side, which polls or waits.
+// With the engine these are three threads.
 func BenchmarkPingPong(b *testing.B) {
 	for _, waits := range []bool{false, true} {
 		b.Run(fmt.Sprintf("waits=%v", waits), func(b *testing.B) {
@@ -76,7 +76,9 @@ func BenchmarkPingPong(b *testing.B) {
 			go func() {
 				defer close(done)
 				for range b.N {
-					reapRecv(b, y, waits)
+					if !reapRecv(b, y, waits) {
+						return
+					}
 					postRecv8(y)
 					postSend8(y)
 				}
@@ -85,7 +87,9 @@ func BenchmarkPingPong(b *testing.B) {
 			b.ResetTimer()
 			for range b.N {
 				postSend8(x)
-				reapRecv(b, x, waits)
+				if !reapRecv(b, x, waits) {
+					break
+				}
 				postRecv8(x)
 			}
 			<-done
@@ -99,28 +103,24 @@ func postSend8(e *verbstest.Endpoint) {
 	e.PostSend(verbs.SendWR{Opcode: verbs.WRSend, SendFlags: verbs.SendSignaled, SGList: e.SGE(0, 8)})
 }
 
-// reapRecv returns when a message has been received.
-func reapRecv(b *testing.B, e *verbstest.Endpoint, waits bool) {
+// reapRecv returns when a message has been received, or false after an error of either side.
+func reapRecv(b *testing.B, e *verbstest.Endpoint, waits bool) bool {
 	wc := make([]verbs.WC, 1)
-	for {
+	for !b.Failed() {
 		k, err := e.CQ.Poll(wc)
 		if k == 0 && err == nil && waits {
 			err = e.CQ.Wait(b.Context())
 		}
+		if k == 1 {
+			err = wc[0].Err()
+		}
 		if err != nil {
 			b.Error(err)
-			return
-		}
-		if k == 1 {
-			if err := wc[0].Err(); err != nil {
-				b.Error(err)
-				return
-			}
-			if wc[0].Opcode == verbs.WCRecv {
-				return
-			}
+		} else if k == 1 && wc[0].Opcode == verbs.WCRecv {
+			return true
 		}
 	}
+	return false
 }
 
 // BenchmarkControl measures control calls. Creations are measured together with the destruction of

@@ -235,31 +235,30 @@ var errResizing error = &Error{Op: "arm CQ", Errno: syscall.EBUSY, Text: "the da
 const maxSpin = 100 * time.Microsecond
 
 // spin polls until the queue holds a completion: some times in any case, then until limit has
-// passed.
+// passed. It stops if other threads had the processor for maxSpin.
 func (q *CQ) spin(limit time.Duration) (ready bool, err error) {
-	ready, err = q.poll(256) // a reply on a fabric comes sooner, so most waits do not read the clock
-	if ready || err != nil {
-		return ready, err
-	}
-	for start := time.Now(); !ready && err == nil && time.Since(start) < limit; {
-		ready, err = q.poll(64)
-	}
-	return ready, err
-}
-
-// poll looks at the queue up to n times, but stops if other threads have had the processor for
-// maxSpin.
-func (q *CQ) poll(n int) (ready bool, err error) {
-	for waited := time.Duration(0); n > 0 && waited < maxSpin && !ready && err == nil; n-- {
-		if ready, err = q.ready(); !ready && err == nil {
-			waited += q.yielder.noteEmpty()
+	const inAnyCase = 256 // a reply on a fabric comes sooner
+	var start time.Time
+	yielded := time.Duration(0)
+	for n := 1; ; n++ {
+		if ready, err := q.ready(); ready || err != nil || yielded >= maxSpin {
+			return ready, err
 		}
+		if n >= inAnyCase && n%64 == 0 {
+			if start.IsZero() {
+				start = time.Now()
+			}
+			if time.Since(start) >= limit {
+				return false, nil
+			}
+		}
+		yielded += q.yielder.noteEmpty()
 	}
-	return ready, err
 }
 
 // Wait returns when the queue holds a completion. It polls for up to 100 microseconds if the last
-// completion that it blocked for came soon, otherwise for a few. Then it blocks in the runtime's
+// completion that it blocked for came soon, otherwise for a few, and for as much longer if other
+// threads have the processor meanwhile. Then it blocks in the runtime's
 // poller, without a thread. Since other goroutines may poll at the same time, Poll may still return
 // none. Errors are those of ctx, ErrDeviceFatal, ErrClosed, and EINVAL for a queue with a
 // CompChannel.
