@@ -14,7 +14,8 @@ import (
 const DeviceEnv = "SOFTROCE_DEVICE"
 
 // MemoryEnv is the environment variable that says how the NIC accesses the memory that a program
-// registers: "auto" shares what can be shared safely, "process" nothing.
+// registers: "auto" shares what can be shared safely, "shared" refuses all else, and "process"
+// shares nothing.
 const MemoryEnv = "SOFTROCE_MEMORY"
 
 // environment returns the environment of the program: the inherited one, extended so that the

@@ -60,6 +60,8 @@ static int cmd_reg_unshared(const struct sr_mr *mr, struct sr_request *r,
  */
 static int cmd_reg_mr(struct sr_mr *mr, struct sr_request *r, struct softroce_reg_mr_request *req)
 {
+	struct sr_conn *c = &sr_ctx(mr->ibv.context)->conn;
+	bool required = sr_shared_required();
 	if (mr->access & IBV_ACCESS_ON_DEMAND)
 		req->unshared = SOFTROCE_UNSHARED_KIND;
 	else
@@ -70,18 +72,18 @@ static int cmd_reg_mr(struct sr_mr *mr, struct sr_request *r, struct softroce_re
 	req->memory = SOFTROCE_MEMORY_MAPPED;
 	r->fds = &mr->shared->fd;
 	r->nfds = 1;
-	if (sr_shared_required())
+	if (required)
 		req->address = 0; /* the daemon must not access the process instead */
-	int error = sr_call(&sr_ctx(mr->ibv.context)->conn, r);
+	int error = sr_call(c, r);
 	const struct softroce_reg_mr_reply *reply = r->reply;
 	if (!error && reply->memory == SOFTROCE_MEMORY_MAPPED)
 		return 0;
 	sr_shared_put(mr->shared);
 	mr->shared = NULL;
-	if (!error || sr_shared_required())
+	if (!error || required)
 		return error;
 	req->unshared = SOFTROCE_UNSHARED_REFUSED;
-	return cmd_reg_unshared(mr, r, req);
+	return cmd_reg_process(c, r, req);
 }
 
 /* Flags that are optional by definition, and one that concerns the pinning of pages. */
