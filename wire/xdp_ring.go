@@ -68,7 +68,7 @@ func (r *xdpRing[T]) publish(n int) {
 }
 
 // pending returns how many produced entries the kernel has not reported as consumed. It may have
-// read any of them, so none is ever taken back.
+// read any that is published, so none is ever taken back.
 func (r *xdpRing[T]) pending() int { return len(r.entries) - r.ready() }
 
 // needsWakeup reports whether the kernel waits for a system call before it looks at the ring.

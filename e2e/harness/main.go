@@ -154,11 +154,17 @@ func ZeroCopyLab(t *testing.T) *rxelab.Lab {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx := context.WithoutCancel(t.Context())
 	t.Cleanup(func() {
+		words, wordsErr := l.LastWords(ctx)
+		damage, damageErr := l.Damage()
+		if words+damage != "" {
+			t.Errorf("the guest has ended: %q, or its kernel is damaged: %q", words, damage)
+		}
 		if t.Failed() {
 			saveConsoles(l)
 		}
-		if err := l.Down(); err != nil {
+		if err := errors.Join(wordsErr, damageErr, l.Down()); err != nil {
 			t.Error(err)
 		}
 	})
