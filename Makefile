@@ -155,6 +155,7 @@ demo: build ## a daemon, two clients, all RC operations, demo.pcapng
 bench: build ## softroce beside TCP, UCX and the kernel; also in bench.json; BENCH="-rows …" (root)
 	@scripts/setup bench
 	go build -o bin/ ./scripts/bench
+	go test -c -o bin/ ./wire
 	bin/bench -o bench.json $(BENCH)
 
 bench-check: override BENCH += -check scripts/bench/recorded.json

@@ -52,6 +52,18 @@ func TestOutputsOfPrograms(t *testing.T) {
 	}
 }
 
+func TestOutputOfBenchmark(t *testing.T) {
+	const out = "goos: linux\nBenchmarkPackets/xdp/64/IPv4-2 \t  200000\t 995.0 ns/op\t 64.32 MB/s\t 1.005 Mpackets/s\t 1835 cpu-ns/op\t 0 B/op\t 0 allocs/op\nPASS\n"
+	if s, err := parseBenchmark(out); s != (sample{value: 1.005, cpu: 1.835}) || err != nil {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for _, out := range []string{"PASS\n", "BenchmarkPackets/xdp/64/IPv4-2 \t  200000\t 995.0 ns/op\n", "BenchmarkPackets \t 200000\t fast Mpackets/s\n"} {
+		if s, err := parseBenchmark(out); err == nil {
+			t.Errorf("%q is the result %+v", out, s)
+		}
+	}
+}
+
 func TestRunsTakeAboutAsLongAsTheyShould(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -174,6 +186,11 @@ func TestPerformancePageHasTheRecordedRows(t *testing.T) {
 		}
 	default:
 		t.Errorf("%s has another table than recorded.json: go test ./scripts/bench -run %s -update", file, t.Name())
+	}
+	for _, row := range rows {
+		if r.row(row.name) == nil {
+			t.Errorf("%s is not recorded", row.name)
+		}
 	}
 	for _, res := range r.Rows {
 		if row := find(res.Name); row == nil || row.floor != res.Floor || row.goal != res.Goal {

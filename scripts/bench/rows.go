@@ -123,6 +123,18 @@ func makeRows() (list []row) {
 		row{name: heapOfIdleQP.name, of: heapOfIdleQP, lower: true, floor: 8, goal: 4},
 		row{name: cpuOfIdleQPs.name, of: cpuOfIdleQPs, lower: true, floor: 1, goal: 0.2})
 
+	for _, c := range []struct {
+		size  int
+		floor float64
+	}{{64, 1.5}, {1 << 10, 1}} {
+		xdp := packetsOver(c.size, "xdp", fmt.Sprintf("BenchmarkPackets$/xdp/%d$/IPv4", c.size))
+		packet := packetsOver(c.size, "packet", fmt.Sprintf("BenchmarkPackets$/packet/%d$/IPv4", c.size))
+		each := packetsOver(c.size, "packet, one per system call", fmt.Sprintf("BenchmarkPacketAtATime$/^%d$", c.size))
+		list = append(list,
+			row{name: xdp.name, of: xdp, beside: packet, floor: c.floor, goal: c.floor},
+			row{name: xdp.name + ", beside single packets", of: xdp, beside: each, floor: c.floor, goal: c.floor})
+	}
+
 	engines := func(n int) *measurement {
 		return perftestQPs("ib_write_bw", 64<<10, 16, gbps, place{mtu: twoDaemons.mtu, engines: n})
 	}
