@@ -57,7 +57,7 @@ func (c *Context) openCQ(cqe uint32, ch *CompChannel) (*CQ, error) {
 		return nil, err
 	}
 	defer p.CloseFDs()
-	q := &CQ{ctx: c, handle: got.Handle, channel: ch}
+	q := &CQ{ctx: c, handle: got.Handle, channel: ch, yielder: yielder{yield: yieldProcessor}}
 	fd := p.Take()
 	err = q.open(fd, &got)
 	unix.Close(fd)
@@ -236,7 +236,7 @@ const maxSpin = 100 * time.Microsecond
 
 // spin polls until the queue holds a completion: some times in any case, then until limit has
 // passed. It stops if other threads had the processor for maxSpin.
-func (q *CQ) spin(limit time.Duration) (ready bool, err error) {
+func (q *CQ) spin(limit time.Duration) (bool, error) {
 	const inAnyCase = 256 // a reply on a fabric comes sooner
 	var start time.Time
 	yielded := time.Duration(0)
@@ -258,10 +258,9 @@ func (q *CQ) spin(limit time.Duration) (ready bool, err error) {
 
 // Wait returns when the queue holds a completion. It polls for up to 100 microseconds if the last
 // completion that it blocked for came soon, otherwise for a few, and for as much longer if other
-// threads have the processor meanwhile. Then it blocks in the runtime's
-// poller, without a thread. Since other goroutines may poll at the same time, Poll may still return
-// none. Errors are those of ctx, ErrDeviceFatal, ErrClosed, and EINVAL for a queue with a
-// CompChannel.
+// threads have the processor meanwhile. Then it blocks in the runtime's poller, without a thread.
+// Since other goroutines may poll at the same time, Poll may still return none. Errors are those of
+// ctx, ErrDeviceFatal, ErrClosed, and EINVAL for a queue with a CompChannel.
 func (q *CQ) Wait(ctx context.Context) error {
 	if q.socket == nil {
 		return &Error{Op: "wait for CQ", Errno: syscall.EINVAL, Text: "the events of the CQ go to a completion channel"}

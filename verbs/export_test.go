@@ -1,17 +1,14 @@
 package verbs
 
-import "testing"
-
 // PollsBetween is pollsBetween.
 var PollsBetween = pollsBetween
 
-// CountYields counts how often CQs yield the processor.
-func CountYields(t *testing.T) *int {
-	n, yield := 0, yieldProcessor
-	yieldProcessor = func() {
+// CountYields counts how often the queue yields the processor.
+func (q *CQ) CountYields() *int {
+	n, yield := 0, q.yielder.yield
+	q.yielder.yield = func() {
 		n++
 		yield()
 	}
-	t.Cleanup(func() { yieldProcessor = yield })
 	return &n
 }

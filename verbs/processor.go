@@ -14,6 +14,7 @@ import (
 // that makes no difference that was measured.
 type yielder struct {
 	between, left atomic.Int32 // empty polls from one yield to the next
+	yield         func()       // lets other threads run on the processor
 }
 
 // The number of empty polls from one yield to the next is manyPolls as long as yields let no other
@@ -37,7 +38,7 @@ func (y *yielder) noteEmpty() (took time.Duration) {
 		return 0
 	}
 	start := time.Now()
-	yieldProcessor()
+	y.yield()
 	took = time.Since(start)
 	between := pollsBetween(y.between.Load(), took)
 	y.between.Store(between)
@@ -55,7 +56,7 @@ func pollsBetween(n int32, took time.Duration) int32 {
 }
 
 // yieldProcessor lets other goroutines run, and then other threads on the processor.
-var yieldProcessor = func() {
+func yieldProcessor() {
 	runtime.Gosched()
 	unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 }

@@ -31,7 +31,7 @@ func TestEmptyPollsYieldTheProcessor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	yields := verbs.CountYields(t)
+	yields := cq.CountYields()
 	var wc [1]verbs.WC
 	for range 3 * 257 {
 		if n, err := cq.Poll(wc[:]); n != 0 || err != nil {
