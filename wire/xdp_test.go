@@ -167,32 +167,40 @@ func TestXDPLinkServesAllQueues(t *testing.T) {
 	for _, s := range []*netnsHost{l.a, l.b} {
 		eventually(t, "carrier on "+s.name, s.usable)
 	}
-	rx := l.b.xdpLink()
-	rx.Receive(0, nil)
-	if n := len(rx.queues); n != 4 {
-		t.Fatalf("%d sockets for 4 queues", n)
-	}
 	// The queue at the other end follows from the packet's flow.
 	tx := l.a.packetLink()
-	var batch []TxFrame
-	for i := range 64 {
-		p := l.a.path(l.b, false)
-		p.SrcPort = uint16(0xc000 + i)
-		batch = append(batch, frames(p, 1, 100)...)
-	}
-	sendAll(t, tx, batch)
-	if got := collect(t, rx, len(batch)); len(got) != len(batch) {
-		t.Errorf("received %d of %d", len(got), len(batch))
-	}
-	rx.Receive(0, nil) // recycles
-	used := 0
-	for _, s := range rx.queues {
-		if s.fill.mine > uint32(s.rxChunks) {
-			used++
+	for _, n := range []int{1, 3} {
+		rx := l.b.slices("xdp", n)
+		for k, link := range rx {
+			var batch []TxFrame
+			for i := range 64 {
+				p := l.a.path(l.b, false)
+				p.SrcPort = uint16(0xc000 + i)
+				batch = append(batch, to(p, firstQPN+uint32(k)))
+			}
+			sendAll(t, tx, batch)
+			got := collect(t, link, len(batch))
+			for i := range got {
+				if h := bth(t, &got[i]); h.DestQP != firstQPN+uint32(k) {
+					t.Errorf("slice %d of %d received a packet to queue pair %d", k, n, h.DestQP)
+				}
+			}
+			if len(got) != len(batch) {
+				t.Errorf("slice %d of %d received %d of %d packets", k, n, len(got), len(batch))
+			}
+			used, sockets := 0, link.(*XDPLink).queues
+			for _, s := range sockets {
+				if s.rx.mine > 0 {
+					used++
+				}
+			}
+			if len(sockets) != 4 || used < 2 {
+				t.Errorf("slice %d of %d received through %d of %d queues, want several of 4", k, n, used, len(sockets))
+			}
 		}
-	}
-	if used < 2 {
-		t.Errorf("frames came through %d queues, want several", used)
+		for _, link := range rx {
+			must(t, link.Close())
+		}
 	}
 }
 
