@@ -152,8 +152,9 @@ func TestXDPLinkZeroCopy(t *testing.T) {
 	}
 
 	must(t, h.nl.LinkSetDown(h.link()))
+	eventually(t, "the link to see the interface down", func() bool { return !l.iface.Up() })
 	must(t, h.nl.LinkSetUp(h.link()))
-	eventually(t, "the interface to be up", l.iface.Up)
+	eventually(t, "the link to see the interface up", l.iface.Up)
 	exchange(l, message(p, 100_000, 1024))
 	must(t, l.Close())
 
