@@ -113,7 +113,7 @@ func pollFor(limit time.Duration, f func() bool) bool {
 }
 
 // stopOthers stops the other engines of a group between two steps, and returns a function that lets
-// them go on. It is for the first one. Afterwards each takes a step.
+// them go on. It is for the first one. Afterwards each takes a step, and lists its links again.
 func (e *Engine) stopOthers() (resume func()) {
 	if e.group == nil || e.group.engines[0] != e || e.config.Stepped {
 		return func() {}

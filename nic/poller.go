@@ -1,7 +1,6 @@
 package nic
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -11,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A poller is the epoll set in which an engine sleeps: links' descriptors, doorbells and an eventfd
-// of its own.
+// A poller is where an engine sleeps: it waits for links' descriptors and for an epoll set of
+// doorbells and an eventfd of its own, all of which are edge-triggered.
 type poller struct {
-	epoll     int
-	wake      int
-	asleep    atomic.Uint32
-	closed    atomic.Bool
-	events    [16]unix.EpollEvent
-	msTimeout bool // the kernel has no epoll_pwait2: timeouts are whole milliseconds
-	keepsP    bool // EngineConfig.KeepsP
+	epoll  int
+	wake   int
+	asleep atomic.Uint32
+	closed atomic.Bool
+	fds    []unix.PollFd // the set, then those of links
+	events [16]unix.EpollEvent
+	keepsP bool // EngineConfig.KeepsP
 }
 
 // briefSleep is how long an engine that keeps its P sleeps with it.
@@ -37,7 +36,7 @@ func (p *poller) open() (err error) {
 		unix.Close(p.epoll)
 		return fmt.Errorf("eventfd: %w", err)
 	}
-	return p.add(p.wake, unix.EPOLLIN|unix.EPOLLET)
+	return p.add(p.wake)
 }
 
 func (p *poller) close() {
@@ -47,8 +46,8 @@ func (p *poller) close() {
 	}
 }
 
-func (p *poller) add(fd int, events uint32) error {
-	err := unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
+func (p *poller) add(fd int) error {
+	err := unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd)})
 	if err != nil {
 		return fmt.Errorf("watching descriptor %d: %w", fd, err)
 	}
@@ -71,6 +70,14 @@ func (p *poller) ring() {
 	}
 }
 
+// list lists the descriptors for which wait waits.
+func (p *poller) list(devices []*Device) {
+	p.fds = append(p.fds[:0], unix.PollFd{Fd: int32(p.epoll), Events: unix.POLLIN})
+	for _, d := range devices {
+		p.fds = d.link.AppendFDs(p.fds)
+	}
+}
+
 // wait sleeps until a descriptor is ready or, if until is not 0, until that time. Which descriptor
 // is ready does not matter: a step looks at everything.
 func (p *poller) wait(now, until int64) {
@@ -78,20 +85,13 @@ func (p *poller) wait(now, until int64) {
 	if until != 0 {
 		sleep = time.Duration(until - now)
 	}
-	if !p.msTimeout {
-		kept, rest := p.split(sleep)
-		if kept == 0 || p.pwait2(kept, true) && rest > 0 {
-			p.pwait2(rest, false)
-		}
-		if !p.msTimeout {
-			return
-		}
+	kept, rest := p.split(sleep)
+	if kept == 0 || p.ppoll(kept, true) && rest > 0 {
+		p.ppoll(rest, false)
 	}
-	timeout := -1
-	if until != 0 {
-		timeout = int((until - now + int64(time.Millisecond) - 1) / int64(time.Millisecond))
+	if p.fds[0].Revents != 0 {
+		unix.EpollWait(p.epoll, p.events[:], 0) // so that the set is not ready again for these events
 	}
-	unix.EpollWait(p.epoll, p.events[:], timeout)
 }
 
 // split returns for how much of a sleep the engine keeps its P, and for how much it then does not.
@@ -102,18 +102,17 @@ func (p *poller) split(sleep time.Duration) (kept, rest time.Duration) {
 	return kept, sleep - kept
 }
 
-// pwait2 sleeps until a descriptor is ready or for the time, and reports whether none became ready.
-func (p *poller) pwait2(sleep time.Duration, keepP bool) bool {
+// ppoll sleeps until a descriptor is ready or for the time, and reports whether none became ready.
+func (p *poller) ppoll(sleep time.Duration, keepP bool) bool {
 	var n uintptr
 	var no unix.Errno
 	limit := unix.NsecToTimespec(int64(sleep))
 	if keepP {
-		n, _, no = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events[0])),
-			uintptr(len(p.events)), uintptr(unsafe.Pointer(&limit)), 0, 0)
+		n, _, no = unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p.fds[0])), uintptr(len(p.fds)),
+			uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
 	} else {
-		n, _, no = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events[0])),
-			uintptr(len(p.events)), uintptr(unsafe.Pointer(&limit)), 0, 0)
+		n, _, no = unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p.fds[0])), uintptr(len(p.fds)),
+			uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
 	}
-	p.msTimeout = errors.Is(no, unix.ENOSYS) || errors.Is(no, unix.EPERM) // before Linux 5.11
 	return n == 0 && no == 0
 }

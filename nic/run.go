@@ -175,6 +175,7 @@ func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) 
 		return now, true
 	}
 	alarm := e.spin.wakeBefore(now, next)
+	e.poll.list(e.devices)
 	e.gate.leave()
 	e.poll.wait(now, alarm)
 	if !e.gate.enter() {
@@ -209,25 +210,13 @@ func (e *Engine) Wake() {
 	}
 }
 
-// watch adds a device's link to what wakes the engine.
-func (e *Engine) watch(d *Device) error {
-	if e.config.Stepped {
-		return nil
-	}
-	d.link.OnReady(e.Wake) // a link with a descriptor receives frames of other slices, too
-	if fd := d.link.FD(); fd >= 0 {
-		return e.poll.add(fd, unix.EPOLLIN)
-	}
-	return nil
-}
-
 // watchDoorbell adds a context's doorbell eventfd to what wakes the engine. The client shares the
 // descriptor, so reading it could block: it is edge-triggered and never read.
 func (e *Engine) watchDoorbell(c *Context) error {
 	if e.config.Stepped || c.opt.DoorbellFD < 0 {
 		return nil
 	}
-	return e.poll.add(c.opt.DoorbellFD, unix.EPOLLIN|unix.EPOLLET)
+	return e.poll.add(c.opt.DoorbellFD)
 }
 
 func (e *Engine) unwatchDoorbell(c *Context) {

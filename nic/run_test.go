@@ -246,30 +246,3 @@ func TestIdleEngineSleeps(t *testing.T) {
 		t.Errorf("%d steps in 100 ms without work", n)
 	}
 }
-
-// descriptorLink is a link with a descriptor that never becomes readable.
-type descriptorLink struct {
-	wire.Link
-	fd    int
-	ready func()
-}
-
-func (l *descriptorLink) FD() int          { return l.fd }
-func (l *descriptorLink) OnReady(f func()) { l.ready = f }
-
-// The link of a slice has frames from other slices, for which its descriptor is not readable.
-func TestLinkWithDescriptorWakesEngine(t *testing.T) {
-	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
-	check(t, err)
-	defer unix.Close(fd)
-	e, err := nic.NewEngine(nic.EngineConfig{})
-	check(t, err)
-	iface := wire.StaticInterface("", [6]byte{2, 0, 0, 0, 0, 1}, 4200)
-	l := &descriptorLink{Link: wire.NewFabric().NewLink(e), fd: fd}
-	_, err = e.AddDevice(nic.DeviceConfig{Name: "a", Link: l, Iface: iface})
-	check(t, err)
-	if l.ready == nil {
-		t.Error("the engine has not asked the link to be woken")
-	}
-	check(t, e.Close())
-}

@@ -66,8 +66,8 @@ func (d *Device) addSlices(c *DeviceConfig) error {
 		if f, ok := s.link.(*wire.FaultLink); ok {
 			f.SetOwner(s.owner)
 		}
-		if err := s.engine.watch(s); err != nil {
-			return err
+		if !s.engine.config.Stepped {
+			s.link.OnReady(s.engine.Wake)
 		}
 	}
 	if len(d.slices) > 1 {

@@ -91,7 +91,7 @@ func benchmarkLink(b *testing.B, tx, rx Link, batch []TxFrame) {
 		got := make([]RxFrame, len(batch))
 		region := make([]byte, 1<<20)
 		idle := 0
-		poll := []unix.PollFd{{Fd: int32(rx.FD()), Events: unix.POLLIN}}
+		var poll []unix.PollFd
 		for {
 			n, err := rx.Receive(0, got)
 			if err != nil {
@@ -111,6 +111,7 @@ func benchmarkLink(b *testing.B, tx, rx Link, batch []TxFrame) {
 					return
 				default:
 					if idle++; idle > spin {
+						poll = rx.AppendFDs(poll[:0])
 						unix.Poll(poll, 1)
 						idle = 0
 					}

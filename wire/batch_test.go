@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -115,15 +116,37 @@ func collectFor(t testing.TB, rx Link, n int, wait time.Duration) []RxFrame {
 	return got
 }
 
-// ready waits until the link's descriptor polls readable.
+// ready waits until a descriptor of the link polls readable.
 func ready(l Link, d time.Duration) bool {
-	poll := []unix.PollFd{{Fd: int32(l.FD()), Events: unix.POLLIN}}
+	poll := l.AppendFDs(nil)
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		if n, err := unix.Poll(poll, int(d.Milliseconds())); err != unix.EINTR {
-			return n == 1 && poll[0].Revents&unix.POLLIN != 0
+			return n > 0 && slices.ContainsFunc(poll, func(p unix.PollFd) bool { return p.Revents&unix.POLLIN != 0 })
 		}
 	}
 	return false
+}
+
+func TestDescriptorsShowFrames(t *testing.T) {
+	for _, c := range []struct {
+		kind string
+		v6   bool
+	}{{"packet", false}, {"udp", false}, {"udp", true}, {"xdp", false}} {
+		t.Run(c.kind+"/"+family(c.v6), func(t *testing.T) {
+			l := newVethPair(t)
+			tx, rx := l.a.linkOf(c.kind), l.b.linkOf(c.kind)
+			if ready(rx, 10*time.Millisecond) {
+				t.Error("a descriptor is readable before a frame was sent")
+			}
+			sendAll(t, tx, frames(l.a.path(l.b, c.v6), 1, 100))
+			if !ready(rx, waitTimeout) {
+				t.Fatal("no descriptor shows the frame")
+			}
+			if n := len(collect(t, rx, 1)); n != 1 || ready(rx, 10*time.Millisecond) {
+				t.Errorf("received %d frames, want 1 and no readable descriptor", n)
+			}
+		})
+	}
 }
 
 // expectNone checks that no frame arrives.

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"softroce/packet"
 	"softroce/wire/fault"
 )
@@ -471,8 +473,8 @@ func (c *CaptureLink) headers(a *packet.Addressing, n int) int {
 // CopyPayload implements Link.
 func (c *CaptureLink) CopyPayload() { c.inner.CopyPayload() }
 
-// FD implements Link.
-func (c *CaptureLink) FD() int { return c.inner.FD() }
+// AppendFDs implements Link.
+func (c *CaptureLink) AppendFDs(fds []unix.PollFd) []unix.PollFd { return c.inner.AppendFDs(fds) }
 
 // OnReady implements Link.
 func (c *CaptureLink) OnReady(f func()) { c.inner.OnReady(f) }

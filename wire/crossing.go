@@ -2,7 +2,6 @@ package wire
 
 import (
 	"net/netip"
-	"sync/atomic"
 )
 
 // A crossing is what the LoopbackLink of a slice has to exchange frames with the other slices of
@@ -15,7 +14,7 @@ type crossing struct {
 	arrivals *arrivals
 	spare    copies
 	unshared bool // the medium gives a multicast frame to one slice only
-	wake     atomic.Pointer[func()]
+	readiness
 }
 
 // Slices makes links the slices of one NIC, each used by another engine. No link may be in use.
@@ -23,13 +22,6 @@ func Slices(links []*LoopbackLink) {
 	for i, l := range links {
 		_, xdp := l.inner.(*XDPLink)
 		l.crossing = &crossing{number: i, slices: links, arrivals: &arrivals{inbox: inbox{limit: loopbackQueue}}, unshared: xdp}
-	}
-}
-
-// ready implements waiter.
-func (c *crossing) ready() {
-	if f := c.wake.Load(); f != nil {
-		(*f)()
 	}
 }
 

@@ -199,10 +199,10 @@ func (l *DgramLink) Receive(_ int64, batch []RxFrame) (int, error) {
 	return l.rx.receive(l.fd, l, batch, &l.counters), nil
 }
 
-// FD implements Link.
-func (l *DgramLink) FD() int { return l.fd }
+// AppendFDs implements Link.
+func (l *DgramLink) AppendFDs(fds []unix.PollFd) []unix.PollFd { return appendFD(fds, l.fd) }
 
-// OnReady implements Link; the link has an FD.
+// OnReady implements Link; the descriptor shows every frame, and stays.
 func (l *DgramLink) OnReady(func()) {}
 
 // CopyPayload implements Link: Send has copied the payload.

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
 // Sizes of a fabric.
@@ -131,6 +133,8 @@ type FabricLink struct {
 	// has the addresses.
 	slices []*FabricLink
 
+	readiness // for frames of another owner, and room in a full link of another owner
+
 	route route
 	ring  frameRing
 	now   int64 // time of the last call
@@ -140,7 +144,6 @@ type FabricLink struct {
 	nextID      uint16
 	counters    LinkCounters
 	divider     runDivider
-	onReady     atomic.Pointer[func()]
 	closed      bool
 
 	// On a fabric with a network: the number of the NIC, -1 before Plug, whether frames wait for
@@ -372,12 +375,6 @@ func (p *FabricLink) sendCopies(to *FabricLink, batch []TxFrame) (taken int) {
 	}
 }
 
-func (p *FabricLink) ready() {
-	if f := p.onReady.Load(); f != nil {
-		(*f)()
-	}
-}
-
 // Receive implements Link.
 func (p *FabricLink) Receive(now int64, batch []RxFrame) (int, error) {
 	return p.receive(now, batch, false)
@@ -420,12 +417,8 @@ func (p *FabricLink) receive(now int64, batch []RxFrame, runs bool) (int, error)
 // CopyPayload implements Link.
 func (p *FabricLink) CopyPayload() { p.ring.copyPayload() }
 
-// FD implements Link: there is none.
-func (p *FabricLink) FD() int { return -1 }
-
-// OnReady implements Link. f is called when frames of another owner arrive at an empty link, and
-// when a full link of another owner has room again. It must not block.
-func (p *FabricLink) OnReady(f func()) { p.onReady.Store(&f) }
+// AppendFDs implements Link: there are none.
+func (p *FabricLink) AppendFDs(fds []unix.PollFd) []unix.PollFd { return fds }
 
 // NextDeadline implements Link. Queued frames are due at once, because OnReady reports neither
 // frames of the same owner nor those that the last Receive left.

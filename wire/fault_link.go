@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"softroce/internal/sharelock"
 	"softroce/packet"
 	"softroce/wire/fault"
@@ -222,8 +224,8 @@ func (f *FaultLink) CopyPayload() { f.inner.CopyPayload() }
 // HoldsReferences implements Referrer. Packets on which a rule has acted were copied.
 func (f *FaultLink) HoldsReferences() bool { return f.rxI < f.rxN || HoldsReferences(f.inner) }
 
-// FD implements Link.
-func (f *FaultLink) FD() int { return f.inner.FD() }
+// AppendFDs implements Link.
+func (f *FaultLink) AppendFDs(fds []unix.PollFd) []unix.PollFd { return f.inner.AppendFDs(fds) }
 
 // OnReady implements Link.
 func (f *FaultLink) OnReady(fn func()) { f.inner.OnReady(fn) }

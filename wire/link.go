@@ -3,6 +3,9 @@ package wire
 import (
 	"errors"
 	"net/netip"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 
 	"softroce/packet"
 )
@@ -31,12 +34,12 @@ type Link interface {
 	// stay valid until the next call of Receive.
 	Receive(now int64, batch []RxFrame) (n int, err error)
 
-	// FD returns a file descriptor that polls readable when Receive has frames. A link without one
-	// returns -1 and calls the function given to OnReady.
-	FD() int
+	// AppendFDs appends the file descriptors of which one polls readable when Receive has frames,
+	// with what to poll for. The owner calls it whenever it is going to wait for frames.
+	AppendFDs(fds []unix.PollFd) []unix.PollFd
 
-	// OnReady sets the function that the link calls, on any goroutine, when frames arrive at an
-	// empty link. A link with an FD calls it, if at all, for frames that do not come from there.
+	// OnReady sets a function that does not block. The link calls it, on any goroutine, when frames
+	// arrive at an empty link and no descriptor shows it, and when the descriptors have changed.
 	OnReady(func())
 
 	// NextDeadline returns the time by which Send or Receive must be called because something is
@@ -45,6 +48,23 @@ type Link interface {
 
 	Capabilities() Capabilities
 	Close() error
+}
+
+// A readiness calls the function that OnReady was given.
+type readiness struct{ f atomic.Pointer[func()] }
+
+// OnReady implements Link.
+func (r *readiness) OnReady(f func()) { r.f.Store(&f) }
+
+func (r *readiness) ready() {
+	if f := r.f.Load(); f != nil {
+		(*f)()
+	}
+}
+
+// appendFD appends a descriptor that is readable when there are frames.
+func appendFD(fds []unix.PollFd, fd int) []unix.PollFd {
+	return append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 }
 
 // Capabilities are the properties of a link.

@@ -1,6 +1,10 @@
 package wire
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
 
 const loopbackQueue = 1024 // frames
 
@@ -192,13 +196,13 @@ func earlier(a, b int64) int64 {
 	return a
 }
 
-// FD implements Link.
-func (l *LoopbackLink) FD() int { return l.inner.FD() }
+// AppendFDs implements Link.
+func (l *LoopbackLink) AppendFDs(fds []unix.PollFd) []unix.PollFd { return l.inner.AppendFDs(fds) }
 
 // OnReady implements Link.
 func (l *LoopbackLink) OnReady(f func()) {
 	if l.crossing != nil {
-		l.wake.Store(&f)
+		l.crossing.OnReady(f)
 	}
 	l.inner.OnReady(f)
 }

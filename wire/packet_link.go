@@ -147,10 +147,10 @@ func (l *PacketLink) rebind() {
 	}
 }
 
-// FD implements Link.
-func (l *PacketLink) FD() int { return l.fd }
+// AppendFDs implements Link.
+func (l *PacketLink) AppendFDs(fds []unix.PollFd) []unix.PollFd { return appendFD(fds, l.fd) }
 
-// OnReady implements Link; the link has an FD.
+// OnReady implements Link; the descriptor shows every frame, and stays.
 func (l *PacketLink) OnReady(func()) {}
 
 // CopyPayload implements Link: Send has copied the payload.
@@ -244,8 +244,8 @@ func (l *PacketLink) onError(e unix.Errno, frames, _ int) (txAction, Drop) {
 	return txDrop, DropSend // the interface is down or gone
 }
 
-// Receive implements Link. If it filled the batch there may be more packets, which FD does not
-// show: call it again before waiting.
+// Receive implements Link. If it filled the batch there may be more packets, which no descriptor
+// shows: call it again before waiting.
 func (l *PacketLink) Receive(_ int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"softroce/packet"
 	"softroce/wire/fault"
 )
@@ -345,8 +347,8 @@ func (s *ShapedLink) CopyPayload() { s.inner.CopyPayload() }
 // HoldsReferences implements Referrer.
 func (s *ShapedLink) HoldsReferences() bool { return s.rxI < s.rxN || HoldsReferences(s.inner) }
 
-// FD implements Link.
-func (s *ShapedLink) FD() int { return s.inner.FD() }
+// AppendFDs implements Link.
+func (s *ShapedLink) AppendFDs(fds []unix.PollFd) []unix.PollFd { return s.inner.AppendFDs(fds) }
 
 // OnReady implements Link.
 func (s *ShapedLink) OnReady(f func()) { s.inner.OnReady(f) }

@@ -37,7 +37,7 @@ import (
 // ICRC is checked.
 type UDPLink struct {
 	iface    *Netdev
-	epoll    int // readable when one of the sockets is readable
+	epoll    int // readable when one of the sockets is readable: see poll
 	sockets  [2]*udpSocket
 	turn     int // the socket that Receive reads first
 	tx       *txBatch
@@ -119,7 +119,8 @@ func (l *UDPLink) open() (err error) {
 	return nil
 }
 
-// poll adds a socket to the descriptor that FD returns.
+// poll adds a socket to the epoll set. A thread that waits for the socket itself would be woken as
+// if the sender was about to sleep: the scheduler may put it behind the sender on its processor.
 func (l *UDPLink) poll(fd int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &ev))
@@ -216,10 +217,10 @@ func attachSteering(fd, slices int) error {
 	return os.NewSyscallError("SO_ATTACH_REUSEPORT_CBPF", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &p))
 }
 
-// FD implements Link.
-func (l *UDPLink) FD() int { return l.epoll }
+// AppendFDs implements Link.
+func (l *UDPLink) AppendFDs(fds []unix.PollFd) []unix.PollFd { return appendFD(fds, l.epoll) }
 
-// OnReady implements Link; the link has an FD.
+// OnReady implements Link; the descriptor shows every frame, and stays.
 func (l *UDPLink) OnReady(func()) {}
 
 // CopyPayload implements Link: Send has copied the payload.
@@ -379,8 +380,8 @@ func (l *UDPLink) onError(e unix.Errno, frames, _ int) (txAction, Drop) {
 	return txDrop, DropSend
 }
 
-// Receive implements Link. If it filled the batch there may be more packets, which FD does not
-// show: call it again before waiting.
+// Receive implements Link. If it filled the batch there may be more packets, which no descriptor
+// shows: call it again before waiting.
 func (l *UDPLink) Receive(_ int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed

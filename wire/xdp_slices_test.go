@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -108,6 +109,31 @@ func TestXDPSlicesFollowTheInterface(t *testing.T) {
 			}
 		})
 	}
+}
+
+// After the interface was created again, other descriptors show frames, and the link reports that.
+func TestXDPLinkReportsNewDescriptors(t *testing.T) {
+	l := newVethPair(t)
+	rx := l.b.xdpLink()
+	old := rx.AppendFDs(nil)
+	reports := make(chan bool, 10)
+	rx.OnReady(func() { reports <- true })
+	must(t, l.a.nl.LinkDel(l.a.link()))
+	l.connect(t)
+	select {
+	case <-reports:
+	case <-time.After(waitTimeout):
+		t.Fatal("the link has not reported new descriptors")
+	}
+	rx.Receive(0, nil)
+	if now := rx.AppendFDs(nil); slices.Equal(now, old) {
+		t.Errorf("descriptors %v, as before", now)
+	}
+	tx := l.a.packetLink()
+	eventually(t, "a descriptor shows a frame", func() bool {
+		sendAll(t, tx, frames(l.a.path(l.b, false), 1, 100))
+		return ready(rx, 20*time.Millisecond)
+	})
 }
 
 // The kernel takes the program whatever addresses and VLANs the interface has.

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"golang.org/x/sys/unix"
+
 	"softroce/internal/network"
 	"softroce/mrtable"
 	"softroce/nic"
@@ -144,10 +146,10 @@ func (l *link) CopyPayload() {}
 // HoldsReferences implements wire.Referrer.
 func (l *link) HoldsReferences() bool { return false }
 
-// FD and OnReady implement wire.Link.
+// AppendFDs and OnReady implement wire.Link.
 
-func (l *link) FD() int        { return -1 }
-func (l *link) OnReady(func()) {}
+func (l *link) AppendFDs(fds []unix.PollFd) []unix.PollFd { return fds }
+func (l *link) OnReady(func())                            {}
 
 // Capabilities implements wire.Link.
 func (l *link) Capabilities() wire.Capabilities {

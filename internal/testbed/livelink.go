@@ -92,15 +92,23 @@ func (c *LiveLink) UseIPv6() error {
 // now returns the time on the link's clock.
 func (c *LiveLink) now() int64 { return int64(time.Since(c.epoch)) + 1 }
 
+// relist is how long a receiver without frames waits, in milliseconds, until it asks the link for
+// its descriptors again.
+const relist = 100
+
 // receive receives frames until the link is closed.
 func (c *LiveLink) receive() {
 	defer close(c.done)
-	fds := []unix.PollFd{{Fd: int32(c.link.FD()), Events: unix.POLLIN}, {Fd: int32(c.wake[0]), Events: unix.POLLIN}}
+	var fds []unix.PollFd
 	for {
-		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
+		fds = append(fds[:0], unix.PollFd{Fd: int32(c.wake[0]), Events: unix.POLLIN})
+		c.linkMu.Lock()
+		fds = c.link.AppendFDs(fds)
+		c.linkMu.Unlock()
+		if _, err := unix.Poll(fds, relist); err != nil && err != unix.EINTR {
 			return
 		}
-		if fds[1].Revents != 0 {
+		if fds[0].Revents != 0 {
 			return
 		}
 		var batch [32]wire.RxFrame
