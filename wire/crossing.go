@@ -1,8 +1,6 @@
 package wire
 
-import (
-	"net/netip"
-)
+import "net/netip"
 
 // A crossing is what the LoopbackLink of a slice has to exchange frames with the other slices of
 // the NIC. Frames between two queue pairs of the NIC cross if different slices serve them. So do

@@ -181,6 +181,7 @@ func (l *XDPLink) rebind() {
 	if err != nil && !errors.Is(err, unix.ENETDOWN) {
 		err = fmt.Errorf("xdp link on %s: %w", l.iface.Name(), err)
 		l.failure.Store(&err)
+		l.ready() // so that an engine that sleeps reports it
 	}
 }
 

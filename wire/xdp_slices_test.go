@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -134,6 +135,27 @@ func TestXDPLinkReportsNewDescriptors(t *testing.T) {
 		sendAll(t, tx, frames(l.a.path(l.b, false), 1, 100))
 		return ready(rx, 20*time.Millisecond)
 	})
+}
+
+// The link reports that it could not go over to an interface that was created again.
+func TestXDPLinkReportsThatItLostTheInterface(t *testing.T) {
+	l := newVethPair(t)
+	rx := l.b.xdpLink()
+	rx.portMu.Lock()
+	rx.modes = []XDPMode{XDPZeroCopy} // which a veth interface does not offer
+	rx.portMu.Unlock()
+	reports := make(chan bool, 10)
+	rx.OnReady(func() { reports <- true })
+	must(t, l.a.nl.LinkDel(l.a.link()))
+	l.connect(t)
+	select {
+	case <-reports:
+	case <-time.After(waitTimeout):
+		t.Fatal("the link has not asked for a call of Receive")
+	}
+	if _, err := rx.Receive(0, make([]RxFrame, 1)); err == nil || !strings.Contains(err.Error(), "xdp link on "+l.b.name) {
+		t.Errorf("Receive returned %v", err)
+	}
 }
 
 // The kernel takes the program whatever addresses and VLANs the interface has.
