@@ -314,14 +314,19 @@ func TestLinksFollowRecreatedInterface(t *testing.T) {
 }
 
 // Without privilege a socket cannot be bound to another interface, so the link replaces its
-// sockets.
+// sockets, and reports that: an engine that sleeps waits for the old ones.
 func TestUDPLinkReplacesSockets(t *testing.T) {
 	l := newVethPair(t)
 	tx, rx := l.a.udpLink(), l.b.udpLink()
+	reports := 0
+	rx.OnReady(func() { reports++ })
 	l.b.do(func() {
-		for _, s := range rx.sockets {
+		for i, s := range rx.sockets {
 			must(t, unix.BindToDevice(s.fd, "lo")) // another interface
 			rx.replace(s)
+			if reports != i+1 {
+				t.Errorf("%d reports of %d replaced sockets", reports, i+1)
+			}
 		}
 	})
 	for _, v6 := range []bool{false, true} {

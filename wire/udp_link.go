@@ -36,8 +36,8 @@ import (
 // which a peer on this host sent or receive offload made (UDP_GRO). They are cut, and each packet's
 // ICRC is checked.
 type UDPLink struct {
+	readiness
 	iface    *Netdev
-	epoll    int // readable when one of the sockets is readable: see poll
 	sockets  [2]*udpSocket
 	turn     int // the socket that Receive reads first
 	tx       *txBatch
@@ -84,7 +84,7 @@ func NewUDPSlices(iface *Netdev, n int) ([]*UDPLink, error) {
 }
 
 func newUDPSlice(iface *Netdev, slices int) (*UDPLink, error) {
-	l := &UDPLink{iface: iface, epoll: -1, slices: slices}
+	l := &UDPLink{iface: iface, slices: slices}
 	l.tx = newTxBatch(l, 0, true)
 	if err := l.open(); err != nil {
 		l.closeSockets()
@@ -96,9 +96,6 @@ func newUDPSlice(iface *Netdev, slices int) (*UDPLink, error) {
 
 func (l *UDPLink) open() (err error) {
 	l.index = l.iface.Index()
-	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return os.NewSyscallError("epoll_create", err)
-	}
 	for i, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err == unix.EAFNOSUPPORT && i == 1 {
@@ -112,18 +109,8 @@ func (l *UDPLink) open() (err error) {
 		if err := s.configure(fd, l.iface.Name(), l.slices); err != nil {
 			return err
 		}
-		if err := l.poll(fd); err != nil {
-			return err
-		}
 	}
 	return nil
-}
-
-// poll adds a socket to the epoll set. A thread that waits for the socket itself would be woken as
-// if the sender was about to sleep: the scheduler may put it behind the sender on its processor.
-func (l *UDPLink) poll(fd int) error {
-	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
-	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &ev))
 }
 
 // rebind follows an interface that was deleted and created again.
@@ -143,7 +130,7 @@ func (l *UDPLink) rebind() {
 }
 
 // replace replaces a socket that cannot be bound again without CAP_NET_RAW. The number of the
-// descriptor stays, so the engine does not notice.
+// descriptor stays.
 func (l *UDPLink) replace(s *udpSocket) {
 	family := unix.AF_INET6
 	if s.is4 {
@@ -155,7 +142,7 @@ func (l *UDPLink) replace(s *udpSocket) {
 	}
 	defer unix.Close(fd)
 	if s.configure(fd, l.iface.Name(), l.slices) == nil && unix.Dup3(fd, s.fd, unix.O_CLOEXEC) == nil {
-		l.poll(s.fd)
+		l.ready() // an epoll set has lost the old socket
 	}
 }
 
@@ -218,10 +205,14 @@ func attachSteering(fd, slices int) error {
 }
 
 // AppendFDs implements Link.
-func (l *UDPLink) AppendFDs(fds []unix.PollFd) []unix.PollFd { return appendFD(fds, l.epoll) }
-
-// OnReady implements Link; the descriptor shows every frame, and stays.
-func (l *UDPLink) OnReady(func()) {}
+func (l *UDPLink) AppendFDs(fds []unix.PollFd) []unix.PollFd {
+	for _, s := range l.sockets {
+		if s != nil {
+			fds = appendFD(fds, s.fd)
+		}
+	}
+	return fds
+}
 
 // CopyPayload implements Link: Send has copied the payload.
 func (l *UDPLink) CopyPayload() {}
@@ -278,9 +269,6 @@ func (l *UDPLink) closeSockets() {
 		if s != nil {
 			unix.Close(s.fd)
 		}
-	}
-	if l.epoll >= 0 {
-		unix.Close(l.epoll)
 	}
 }
 

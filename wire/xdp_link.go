@@ -224,8 +224,8 @@ func (l *XDPLink) Mode() XDPMode {
 	return m
 }
 
-// AppendFDs implements Link. The sockets are in no epoll set: the kernel would notify it of each
-// frame, whether the engine sleeps or not, which takes a seventh of the time of a small frame.
+// AppendFDs implements Link. The link has no epoll set for its sockets: the kernel would notify it
+// of each frame, also while the engine is awake. That takes a seventh of the time of a small frame.
 func (l *XDPLink) AppendFDs(fds []unix.PollFd) []unix.PollFd {
 	if l.port == nil {
 		l.adopt()
