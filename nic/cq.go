@@ -264,6 +264,10 @@ func (q *CQ) lose(e *Engine) {
 // failed reports whether q has overrun: it takes no more completions.
 func (q *CQ) failed() bool { return q != nil && q.overrun }
 
+// isPolled reports whether the program has never had an event of q. It does not know that of a
+// queue which several engines share.
+func (q *CQ) isPolled() bool { return q == nil || q.of == nil && q.outlets == nil && q.counted == 0 }
+
 // publish makes what is staged visible to the client, and counts a completion event if the client
 // has armed the queue for it.
 func (q *CQ) publish(e *Engine) {

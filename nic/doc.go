@@ -35,8 +35,8 @@
 //     read (doorbell.go).
 //  4. Short replies are emitted. Then clients take turns, and in them their queue pairs: each
 //     fetches work requests from its send ring (sendring.go) and fills transmit slots (schedule.go,
-//     tx.go). Writes and completions follow as in phase 1. Turns that wait for reads of memory
-//     continue when all reads are carried out.
+//     tx.go). An ACK may go behind a request then. Writes and completions follow as in phase 1.
+//     Turns that wait for reads of memory continue when all reads are carried out.
 //  5. Each link sends one batch (tx.go).
 //  6. The remaining completions are published, completion channels are signaled (completion.go),
 //     and the events of objects are delivered (events.go).

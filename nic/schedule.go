@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"softroce/internal/ib"
+	"softroce/packet"
 )
 
 // The engine transmits in turns. They go to the clients of a device, then to the queue pairs of
@@ -12,7 +13,7 @@ import (
 // turn of the client whose memory it reads.
 //
 // ACKs, NAKs and the responses of atomics come before the turns: the peer's timer runs until they
-// arrive.
+// arrive. Only an ACK goes behind a reply with which it is one super-packet.
 
 const (
 	// turnBytes is the turn of a client: as much as one segmented send (GSO) of a link carries, in
@@ -286,8 +287,11 @@ func (d *Device) transmitTurn(q *QP, posted bool) (cost int, more bool) {
 	more = q.t.Transmit(d.env(q))
 	t.finish()
 	q.sent(t.data.frames[before:t.data.filled])
-	if replying {
+	switch {
+	case replying:
 		q.lastReply = t.data.last()
+	case t.data.filled == before+1:
+		t.putACKBehind(q, before)
 	}
 	q.stateChanged()
 	if q.state == ib.QPSErr && !q.recv.shared && q.recv.ring.posted() > 0 {
@@ -305,6 +309,23 @@ func (d *Device) transmitTurn(q *QP, posted bool) (cost int, more bool) {
 		return cost + w.cost, false
 	}
 	return cost, more || posted
+}
+
+// putACKBehind moves the ACK of q behind the request at index i if it is just before it, as when a
+// program has replied at once. Then both are one super-packet, in which only the last packet may be
+// shorter than the others. The peer may get the reply before the completion of what it replies to.
+// Programs that wait for events may rely on the other order, so only those that poll are affected.
+func (t *txState) putACKBehind(q *QP, i int) {
+	b := &t.data
+	if !t.joins || i == b.sent || !q.sendCQ.isPolled() || !q.recvCQ.isPolled() {
+		return
+	}
+	ack, request := &b.frames[i-1], &b.frames[i]
+	isACK := packet.Opcode(ack.Head[0]).Info().Kind == packet.KindAck && packet.Syndrome(ack.Head[packet.BTHLen]).IsACK()
+	if isACK && ack.QPN == q.qpn && ack.Path.Network != packet.RoCEv1 && ack.Len < request.Len {
+		b.swap(i-1, i)
+		q.lastReply = b.last()
+	}
 }
 
 // resume continues the turns whose reads are done.

@@ -2,6 +2,7 @@ package nic_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,9 +18,18 @@ import (
 // all if limit is negative.
 type tapLink struct {
 	wire.Link
-	limit int
-	sent  []packet.Header
-	bytes int
+	limit        int
+	superPackets bool // reported by Capabilities
+	sent         []packet.Header
+	bytes        int
+}
+
+func (l *tapLink) Capabilities() wire.Capabilities {
+	c := l.Link.Capabilities()
+	if c.SuperPackets = l.superPackets; c.SuperPackets {
+		c.SrcPort = wire.Port // so that queue pairs share a path
+	}
+	return c
 }
 
 func (l *tapLink) Send(now int64, batch []wire.TxFrame) (int, error) {
@@ -44,7 +54,11 @@ func (l *tapLink) Send(now int64, batch []wire.TxFrame) (int, error) {
 // tapped returns a NIC and its tap.
 func (w *testFabric) tapped(n byte) (*nic.Device, *tapLink) {
 	tap := &tapLink{limit: -1}
-	return w.nic(n, func(l wire.Link) wire.Link { tap.Link = l; return tap }), tap
+	return w.tap(n, tap), tap
+}
+
+func (w *testFabric) tap(n byte, tap *tapLink) *nic.Device {
+	return w.nic(n, func(l wire.Link) wire.Link { tap.Link = l; return tap })
 }
 
 // step1 is one step of the engine.
@@ -279,6 +293,101 @@ func TestClientsGetEqualShares(t *testing.T) {
 		if mean := (bytes[0] + bytes[1] + bytes[2]) / 3; mean == 0 || n < mean*8/10 || n > mean*12/10 {
 			t.Errorf("client %d, messages of %d bytes: %d bytes, mean %d", i, sizes[i], n, mean)
 		}
+	}
+}
+
+// An ACK goes behind the reply of a program if both are one super-packet then, and no further.
+func TestACKGoesBehindReply(t *testing.T) {
+	const (
+		send  = packet.Opcode(packet.SendOnly)
+		write = packet.Opcode(packet.WriteOnly)
+		ack   = packet.Opcode(packet.Acknowledge)
+	)
+	sends := func(sizes ...int) (l []transport.SendWR) {
+		for _, n := range sizes {
+			l = append(l, transport.SendWR{Opcode: ib.WRSend, SGEs: []transport.SGE{{Length: uint32(n)}}})
+		}
+		return l
+	}
+	for _, c := range []struct {
+		name     string
+		separate bool // the link makes no super-packets
+		unready  bool // the program has posted no receive
+		waits    bool // the program waits for events
+		other    bool // it replies on another queue pair, whose path is the same
+		reply    []transport.SendWR
+		want     []packet.Opcode
+	}{
+		{name: "no reply", want: []packet.Opcode{ack}},
+		{name: "longer than an ACK", reply: sends(8), want: []packet.Opcode{send, ack}},
+		{name: "WRITE", reply: []transport.SendWR{{Opcode: ib.WRRDMAWrite, SGEs: []transport.SGE{{Length: 8}}}}, want: []packet.Opcode{write, ack}},
+		{name: "as long", reply: sends(4), want: []packet.Opcode{ack, send}},
+		{name: "shorter", reply: sends(0), want: []packet.Opcode{ack, send}},
+		{name: "two", reply: sends(8, 16), want: []packet.Opcode{ack, send, send}},
+		{name: "two packets", reply: sends(5000), want: []packet.Opcode{ack, packet.SendFirst, packet.SendLast}},
+		{name: "no super-packets", separate: true, reply: sends(8), want: []packet.Opcode{ack, send}},
+		{name: "RNR NAK", unready: true, reply: sends(8), want: []packet.Opcode{ack, send}},
+		{name: "events", waits: true, reply: sends(8), want: []packet.Opcode{ack, send}},
+		{name: "another queue pair", other: true, reply: sends(8), want: []packet.Opcode{ack, send}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newTestFabric(t)
+			tap := &tapLink{limit: -1, superPackets: !c.separate}
+			a, b := w.client(w.nic(1)), w.client(w.tap(2, tap))
+			qa, qb := connected(a, b, smallCaps)
+			if !c.unready {
+				qb.recv(1, b.sge(0, 64))
+			}
+			if c.waits {
+				b.cq.Arm(false)
+			}
+			qa.post(transport.SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
+			w.step1()
+			if c.other {
+				qa, qb = connected(a, b, smallCaps)
+			}
+			for i, wr := range c.reply {
+				qa.recv(uint64(10+i), a.sge(0, 8192))
+				wr.RKey, wr.SGEs = a.mr.RKey(), b.sge(0, int(wr.SGEs[0].Length))
+				qb.post(wr)
+			}
+			w.step1() // in which b receives
+			var got []packet.Opcode
+			for _, h := range tap.sent {
+				got = append(got, h.Opcode)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("sent %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// An ACK that has gone behind a reply, and waits for the link, is not overtaken by a later one.
+func TestACKBehindReplyIsNotOvertaken(t *testing.T) {
+	w := newTestFabric(t)
+	tap := &tapLink{limit: -1, superPackets: true}
+	a, b := w.client(w.nic(1)), w.client(w.tap(2, tap))
+	qa, qb := connected(a, b, smallCaps)
+	write := transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)}
+	qa.post(write)
+	w.step1()
+	qb.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: a.mr.RKey(), SGEs: b.sge(0, 8)})
+	tap.limit = 1
+	w.step1()
+	qa.post(write)
+	w.step1()
+	w.step1()
+	tap.limit = -1
+	w.run(1e6)
+	var acks []uint32
+	for _, h := range tap.sent {
+		if h.Opcode == packet.Acknowledge {
+			acks = append(acks, h.PSN)
+		}
+	}
+	if first := tap.sent[0].Opcode; first != packet.WriteOnly || len(acks) < 2 || !slices.IsSorted(acks) {
+		t.Errorf("sent %v first, then ACKs of PSNs %d", first, acks)
 	}
 }
 

@@ -30,6 +30,7 @@ type txState struct {
 	left    int               // bytes left in the turn of the current queue pair
 
 	unread     bool  // the link does not read payload
+	joins      bool  // the link makes super-packets
 	congested  bool  // frames of earlier steps wait for the link
 	mads       bool  // gsi has datagrams to send
 	pfc        bool  // the link has PFC
@@ -102,7 +103,7 @@ func (t *txState) init(d *Device) {
 	if c.MaxBatch > 0 {
 		n = min(n, c.MaxBatch)
 	}
-	t.unread = c.PayloadUnread
+	t.unread, t.joins = c.PayloadUnread, c.SuperPackets
 	if t.copyCost = 2; c.ICRC {
 		t.copyCost = 1
 	}

@@ -307,8 +307,8 @@ func (q *QP) transmit(e *Env) (more bool) {
 		q.checkDrained(e)
 		return more
 	}
-	// A lone ACK or NAK always precedes requests, so that a peer's completion precedes the message
-	// that it may have caused. Longer responses alternate with requests.
+	// A lone ACK or NAK precedes requests, so that a peer's completion precedes the message that it
+	// may have caused, unless the NIC changes that. Longer responses alternate with requests.
 	acknowledge := q.resp.replies.next == q.resp.replies.added
 	if !acknowledge {
 		q.repliedFirst = !q.repliedFirst

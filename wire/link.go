@@ -89,6 +89,10 @@ type Capabilities struct {
 	// RoCEv1 reports whether the link carries packets of RoCE v1.
 	RoCEv1 bool
 
+	// SuperPackets reports whether Send makes one super-packet of frames of a path if only the last
+	// is shorter than the others, and the kernel can segment it.
+	SuperPackets bool
+
 	// PFC reports whether the link may be paused for some priorities: see Pauser.
 	PFC bool
 }

@@ -161,7 +161,7 @@ func (l *PacketLink) NextDeadline() int64 { return 0 }
 
 // Capabilities implements Link. The MTU is the interface's current one.
 func (l *PacketLink) Capabilities() Capabilities {
-	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: txBatchSize, RoCEv1: true}
+	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: txBatchSize, RoCEv1: true, SuperPackets: true}
 }
 
 // Counters implements Counted. It includes the packets that the kernel dropped.
