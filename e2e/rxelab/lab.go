@@ -68,17 +68,20 @@ const namePrefix = "softroce-lab-"
 
 // Up boots a lab and returns when the RDMA device of every guest is active, which takes about five
 // seconds. The first time it downloads the kernel. It first removes what killed processes have left
-// behind.
+// behind. Labs that a process runs at the same time must differ in Dgram, ZeroCopy, or whether they
+// have the default kernel.
 func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := sweep(ctx); err != nil {
 		return nil, err
 	}
 	l := &Lab{name: fmt.Sprintf("%s%d", namePrefix, os.Getpid()), dgram: o.Dgram, options: o}
-	switch {
-	case o.Dgram:
-		l.name += "-d"
-	case o.ZeroCopy:
-		l.name += "-z"
+	for _, suffix := range []struct {
+		name string
+		has  bool
+	}{{"-d", o.Dgram}, {"-z", o.ZeroCopy}, {"-k", o.Kernel != "" && o.Kernel != KernelStable}} {
+		if suffix.has {
+			l.name += suffix.name
+		}
 	}
 	if err := l.boot(ctx); err != nil {
 		l.Down()

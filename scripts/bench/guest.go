@@ -13,28 +13,39 @@ import (
 	"softroce/e2e/rxelab"
 )
 
-// The guest is booted by the first measurement that needs it. It ends with the sandbox.
-func (b *bench) guest(ctx context.Context) (*rxelab.Guest, error) {
-	if b.lab != nil {
-		return b.lab.Guests[0], nil
+// A guestKernel is the kernel of a guest. The rxe of Linux 6.1, the default in Debian 12, processes
+// packets in the system calls of the programs. That of Linux 6.12 does it in threads of the kernel.
+type guestKernel struct {
+	pkg  string // of Debian
+	name string // in the name of a row, after "guest"
+}
+
+var guestKernels = [2]guestKernel{{rxelab.KernelStable, ""}, {"linux-image-6.12-amd64", " with Linux 6.12"}}
+
+// A guest is booted by the first measurement that needs it. It ends with the sandbox. Its
+// processors are idle while others are measured.
+func (b *bench) guest(ctx context.Context, k guestKernel) (*rxelab.Guest, error) {
+	if lab := b.labs[k]; lab != nil {
+		return lab.Guests[0], nil
 	}
-	lab, err := rxelab.Up(ctx, rxelab.Options{Processors: 2})
+	lab, err := rxelab.Up(ctx, rxelab.Options{Kernel: k.pkg, Processors: 2})
 	if err != nil {
 		return nil, err
 	}
 	if err := lab.Guests[0].Put(ctx, b.softroce, guestBinary); err != nil {
+		lab.Down()
 		return nil, err
 	}
-	b.lab = lab
+	b.labs[k] = lab
 	return lab.Guests[0], nil
 }
 
 const guestBinary = "/tmp/softroce"
 
-// buildGuest downloads the kernel of the guest, and what else the lab needs, which the sandbox
-// could not.
-func buildGuest() error {
+// build downloads the kernel, and what else the lab needs, which the sandbox could not.
+func (k guestKernel) build() error {
 	cmd := exec.Command(filepath.Join(rxelab.Dir(), "lab"), "build")
+	cmd.Env = append(os.Environ(), "RXELAB_KERNEL="+k.pkg)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("lab build: %w", err)
@@ -44,17 +55,17 @@ func buildGuest() error {
 
 // inGuest measures a program of perftest in a guest with two processors, from one NIC to itself:
 // one of softroce, or the kernel's.
-func inGuest(program string, size int, unit string, rxe bool) *measurement {
+func inGuest(k guestKernel, program string, size int, unit string, rxe bool) *measurement {
 	nic, prefix, device := "softroce", guestBinary+" run -q --socket /tmp/s --device softroce0 -- ", "softroce0"
 	if rxe {
 		nic, prefix, device = "rxe", "", "rxe0"
 	}
-	m := &measurement{name: fmt.Sprintf("%s %s, %s in a guest", program, bytesOf(size), nic), unit: unit, first: 500, size: size, guest: true}
+	m := &measurement{name: fmt.Sprintf("%s %s, %s in a guest%s", program, bytesOf(size), nic, k.name), unit: unit, first: 500, size: size, guest: &k}
 	if unit == micros {
 		m.repeats = maxRepeats
 	}
 	m.run = func(ctx context.Context, b *bench, count int) (sample, error) {
-		g, err := b.guest(ctx)
+		g, err := b.guest(ctx, k)
 		if err != nil {
 			return sample{}, err
 		}

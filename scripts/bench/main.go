@@ -71,8 +71,13 @@ func (o *options) selectRows() ([]row, error) {
 
 // prepare does what the sandbox cannot do.
 func prepare(selected []row) error {
-	if slices.ContainsFunc(selected, func(r row) bool { return r.of.guest }) {
-		return buildGuest()
+	for _, k := range guestKernels {
+		if !slices.ContainsFunc(selected, func(r row) bool { return r.of.guest != nil && *r.of.guest == k }) {
+			continue
+		}
+		if err := k.build(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -112,7 +117,7 @@ type bench struct {
 	running  *measurement
 	runTime  time.Duration
 	rounds   int
-	lab      *rxelab.Lab // once it has been booted
+	labs     map[guestKernel]*rxelab.Lab // that have been booted
 	results  map[*measurement]*series
 }
 
@@ -133,6 +138,7 @@ type sample struct {
 func newBench(o *options) (*bench, error) {
 	b := &bench{
 		softroce: o.softroce, profiles: o.profiles, rounds: o.runs, runTime: time.Duration(o.seconds * float64(time.Second)),
+		labs:    map[guestKernel]*rxelab.Lab{},
 		results: map[*measurement]*series{},
 	}
 	return b, makeNetwork()

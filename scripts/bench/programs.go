@@ -18,10 +18,10 @@ import (
 type measurement struct {
 	name    string
 	unit    string
-	first   int  // operations of the first run; 0 if a run takes a time instead
-	size    int  // bytes of an operation
-	guest   bool // it needs the guest
-	repeats int  // in each round, at most maxRepeats; 0 is 1
+	first   int          // operations of the first run; 0 if a run takes a time instead
+	size    int          // bytes of an operation
+	guest   *guestKernel // of the guest that it needs
+	repeats int          // in each round, at most maxRepeats; 0 is 1
 	run     func(ctx context.Context, b *bench, count int) (sample, error)
 }
 

@@ -141,12 +141,15 @@ func makeRows() (list []row) {
 	two := engines(2)
 	list = append(list, row{name: two.name, of: two, beside: engines(1), floor: 1, goal: 1})
 
-	write := inGuest("ib_write_bw", 64<<10, gbps, false)
-	latency, kernels := inGuest("ib_send_lat", 8, micros, false), inGuest("ib_send_lat", 8, micros, true)
-	return append(list,
-		row{name: write.name, of: write, beside: inGuest("ib_write_bw", 64<<10, gbps, true), floor: 3, goal: 5},
-		row{name: latency.name + ", average", of: latency, beside: kernels, what: mean, lower: true, floor: 1.5, goal: 1},
-		row{name: latency.name + ", median", of: latency, beside: kernels, lower: true, floor: 4, goal: 2})
+	for _, k := range guestKernels {
+		write := inGuest(k, "ib_write_bw", 64<<10, gbps, false)
+		latency, kernels := inGuest(k, "ib_send_lat", 8, micros, false), inGuest(k, "ib_send_lat", 8, micros, true)
+		list = append(list,
+			row{name: write.name, of: write, beside: inGuest(k, "ib_write_bw", 64<<10, gbps, true), floor: 3, goal: 5},
+			row{name: latency.name + ", average", of: latency, beside: kernels, what: mean, lower: true, floor: 1.5, goal: 1},
+			row{name: latency.name + ", median", of: latency, beside: kernels, lower: true, floor: 4, goal: 2})
+	}
+	return list
 }
 
 // maxDepth is the largest depth of softroce perf.
