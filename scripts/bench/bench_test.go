@@ -161,6 +161,42 @@ func TestRowsHaveNamesOfTheirOwn(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the table of docs/internals/performance.md")
 
+func TestRatiosAreComparedWithTheBest(t *testing.T) {
+	for _, c := range []struct {
+		lower  bool
+		ratios []float64 // as written one after the other
+		best   float64
+		falls  bool // the last, beside the best
+	}{
+		{false, []float64{4, 3.5}, 4, false},
+		{false, []float64{4, 3.5, 2.9}, 4, true},
+		{false, []float64{2, 4}, 4, false},
+		{true, []float64{2, 2.5}, 2, false},
+		{true, []float64{2, 2.5, 2.7}, 2, true},
+		{true, []float64{2, 1}, 1, false},
+	} {
+		file := filepath.Join(t.TempDir(), "bench.json")
+		last := &report{}
+		for _, ratio := range c.ratios {
+			last.Rows = []result{{Name: rows[0].name, Lower: c.lower, Ratio: ratio, Of: figures{Runs: 5}, Beside: figures{Runs: 5}}}
+			if err := last.write(file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		recorded, err := readReport(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := recorded.Rows[0]
+		if got.Ratio != last.Rows[0].Ratio || got.best() != c.best {
+			t.Errorf("%v: recorded %v, best %v, want best %v", c.ratios, got.Ratio, got.best(), c.best)
+		}
+		if err := last.compare(recorded); (err != nil) != c.falls {
+			t.Errorf("%v: compared with the best: %v", c.ratios, err)
+		}
+	}
+}
+
 // TestPerformancePageHasTheRecordedRows holds the page to recorded.json.
 func TestPerformancePageHasTheRecordedRows(t *testing.T) {
 	const file, start, end = "../../docs/internals/performance.md", "<!-- recorded -->\n", "<!-- end of recorded -->\n"

@@ -30,7 +30,8 @@ type result struct {
 	Unit   string  `json:"unit"`
 	Of     figures `json:"softroce"`
 	Beside figures `json:"beside"`
-	Ratio  float64 `json:"ratio"` // of the medians
+	Ratio  float64 `json:"ratio"`          // of the medians
+	Best   float64 `json:"best,omitempty"` // the best ratio of this run and those that the file had before; 0 is Ratio
 	Lower  bool    `json:"lower_is_better,omitempty"`
 	Floor  float64 `json:"floor"`
 	Goal   float64 `json:"goal"`
@@ -127,7 +128,8 @@ func readReport(file string) (*report, error) {
 	return r, nil
 }
 
-// write writes the report. Rows of the file that were not measured stay.
+// write writes the report. Rows of the file that were not measured stay, and those that were keep
+// their best ratio.
 func (r *report) write(file string) error {
 	old, err := readReport(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -135,11 +137,15 @@ func (r *report) write(file string) error {
 	}
 	merged := &report{Machine: r.Machine}
 	for _, row := range rows {
-		for _, from := range []*report{r, old} {
-			if res := from.row(row.name); res != nil && res.Of.Runs > 0 {
-				merged.Rows = append(merged.Rows, *res)
-				break
-			}
+		res, was := r.row(row.name), old.row(row.name)
+		switch {
+		case res == nil || res.Of.Runs == 0:
+			res = was
+		case was != nil && res.worse(was.best()):
+			res.Best = was.best()
+		}
+		if res != nil {
+			merged.Rows = append(merged.Rows, *res)
 		}
 	}
 	b, err := json.MarshalIndent(merged, "", "  ")
@@ -184,12 +190,20 @@ func (r *report) table() string {
 	return b.String()
 }
 
+// best returns the best ratio that is known.
+func (r *result) best() float64 { return cmp.Or(r.Best, r.Ratio) }
+
+// worse reports whether the ratio is worse than another.
+func (r *result) worse(than float64) bool {
+	return r.Lower && r.Ratio > than || !r.Lower && r.Ratio < than
+}
+
 func (r *result) missesFloor() bool {
-	return r.Of.Runs > 0 && (r.Lower && r.Ratio > r.Floor || !r.Lower && r.Ratio < r.Floor)
+	return r.Of.Runs > 0 && r.worse(r.Floor)
 }
 
 func (r *result) reachesGoal() bool {
-	return r.Lower && r.Ratio <= r.Goal || !r.Lower && r.Ratio >= r.Goal
+	return !r.worse(r.Goal)
 }
 
 func (f figures) text(unit string) string {
@@ -239,17 +253,21 @@ func (r *report) failures() (err error) {
 // fallen is the part of a recorded ratio that a ratio may lose.
 const fallen = 0.25
 
-// compare returns an error for each row whose ratio is worse than the recorded one by more than a
-// quarter. A figure with nothing beside it counts only if it misses its goal: it may be too small
-// to repeat so closely.
+// compare returns an error for each row whose ratio is worse than the best recorded one by more
+// than a quarter. A figure with nothing beside it counts only if it misses its goal: it may be too
+// small to repeat so closely.
 func (r *report) compare(recorded *report) (err error) {
 	for _, res := range r.Rows {
 		was := recorded.row(res.Name)
 		if was == nil || res.Of.Runs == 0 || res.Beside.Runs == 0 && res.reachesGoal() {
 			continue
 		}
-		if was.Lower && res.Ratio > was.Ratio/(1-fallen) || !was.Lower && res.Ratio < was.Ratio*(1-fallen) {
-			err = errors.Join(err, fmt.Errorf("%s: the ratio is %s, recorded is %s", res.Name, significant(res.Ratio), significant(was.Ratio)))
+		limit := was.best() * (1 - fallen)
+		if res.Lower {
+			limit = was.best() / (1 - fallen)
+		}
+		if res.worse(limit) {
+			err = errors.Join(err, fmt.Errorf("%s: the ratio is %s, recorded is %s", res.Name, significant(res.Ratio), significant(was.best())))
 		}
 	}
 	if err != nil && r.Machine != recorded.Machine {
