@@ -112,11 +112,9 @@ func TestXDPSlicesFollowTheInterface(t *testing.T) {
 	}
 }
 
-// After the interface was created again, other descriptors show frames, and the link reports that.
-func TestXDPLinkReportsNewDescriptors(t *testing.T) {
-	l := newVethPair(t)
-	rx := l.b.xdpLink()
-	old := rx.AppendFDs(nil)
+// recreateUntilReport creates the interfaces again, and waits until a link reports that.
+func (l *vethPair) recreateUntilReport(t *testing.T, rx Link) {
+	t.Helper()
 	reports := make(chan bool, 10)
 	rx.OnReady(func() { reports <- true })
 	must(t, l.a.nl.LinkDel(l.a.link()))
@@ -124,8 +122,16 @@ func TestXDPLinkReportsNewDescriptors(t *testing.T) {
 	select {
 	case <-reports:
 	case <-time.After(waitTimeout):
-		t.Fatal("the link has not reported new descriptors")
+		t.Fatal("the link has not reported that its interface was created again")
 	}
+}
+
+// After the interface was created again, other descriptors show frames, and the link reports that.
+func TestXDPLinkReportsNewDescriptors(t *testing.T) {
+	l := newVethPair(t)
+	rx := l.b.xdpLink()
+	old := rx.AppendFDs(nil)
+	l.recreateUntilReport(t, rx)
 	rx.Receive(0, nil)
 	if now := rx.AppendFDs(nil); slices.Equal(now, old) {
 		t.Errorf("descriptors %v, as before", now)
@@ -144,15 +150,7 @@ func TestXDPLinkReportsThatItLostTheInterface(t *testing.T) {
 	rx.portMu.Lock()
 	rx.modes = []XDPMode{XDPZeroCopy} // which a veth interface does not offer
 	rx.portMu.Unlock()
-	reports := make(chan bool, 10)
-	rx.OnReady(func() { reports <- true })
-	must(t, l.a.nl.LinkDel(l.a.link()))
-	l.connect(t)
-	select {
-	case <-reports:
-	case <-time.After(waitTimeout):
-		t.Fatal("the link has not asked for a call of Receive")
-	}
+	l.recreateUntilReport(t, rx)
 	if _, err := rx.Receive(0, make([]RxFrame, 1)); err == nil || !strings.Contains(err.Error(), "xdp link on "+l.b.name) {
 		t.Errorf("Receive returned %v", err)
 	}
