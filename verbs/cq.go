@@ -57,7 +57,7 @@ func (c *Context) openCQ(cqe uint32, ch *CompChannel) (*CQ, error) {
 		return nil, err
 	}
 	defer p.CloseFDs()
-	q := &CQ{ctx: c, handle: got.Handle, channel: ch, yielder: yielder{yield: yieldProcessor}}
+	q := &CQ{ctx: c, handle: got.Handle, channel: ch, yielder: yielder{yield: new(goroutineYielder).yield}}
 	fd := p.Take()
 	err = q.open(fd, &got)
 	unix.Close(fd)
