@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/internal/release"
 )
 
 // A system call takes at most maxVector pieces on either side (UIO_MAXIOV). A write that ends a
@@ -290,15 +292,15 @@ func (b *Batch) word(o *op, a *operands, call func(*Process, []unix.Iovec, []uni
 }
 
 // storeLast copies p to v of the same length and stores the final 8 bytes last, with a single store
-// if they are aligned. The bytes before them are visible earlier: storeTail is not ordered before
-// what precedes it, and the stores after the atomic load are not ordered before the load. An
-// atomic addition alone would not do: without LSE, an arm64 makes it of two instructions between
-// which both sides may move.
+// if they are aligned. The bytes before them are visible earlier: Store64 is not ordered before
+// what precedes it, and the stores after the atomic load are not ordered before the load. An atomic
+// addition alone would not do: without LSE, an arm64 makes it of two instructions between which
+// both sides may move.
 func storeLast(v, p []byte, barrier *uint64) {
 	body := max(0, len(p)-tailLen)
 	copy(v[:body], p)
 	if tail := v[body:]; len(tail) == tailLen && aligned(tail) {
-		storeTail(unsafe.Pointer(&tail[0]), binary.NativeEndian.Uint64(p[body:]))
+		release.Store64((*uint64)(unsafe.Pointer(&tail[0])), binary.NativeEndian.Uint64(p[body:]))
 		return
 	}
 	atomic.StoreUint64(barrier, 1)

@@ -6,16 +6,18 @@ import (
 	"unsafe"
 
 	"softroce/internal/abi"
+	"softroce/internal/release"
 )
 
 // word returns the 32-bit word at off of shared memory. The memory is page-aligned or from NewPage,
 // off is a multiple of 4, and the machine is little-endian like the ABI.
 func word(b []byte, off int) *uint32 { return (*uint32)(unsafe.Pointer(&b[off : off+4][0])) }
 
-// A ring is the engine's side of a ring in memory that a client can write. The engine keeps its own
-// index and only publishes it there; it checks the client's index each time it reads it. Both begin
-// where the memory has them when the object is created. The atomic operations are sequentially
-// consistent; package abi explains why.
+// A ring is the engine's side of a ring in memory that a client can write. The engine keeps its
+// own index and only publishes it there; it checks the client's index each time it reads it. Both
+// begin where the memory has them when the object is created. The atomic operations are
+// sequentially consistent because of the pairs of words that package abi lists. The engine stores
+// no consumer index of such a pair, so there a release store does.
 type ring struct {
 	slots    []byte // without the header
 	slotSize uint32
@@ -51,7 +53,10 @@ func (r *ring) slot(i uint32) []byte {
 func (r *ring) loadProducer() uint32   { return atomic.LoadUint32(r.producer) }
 func (r *ring) loadConsumer() uint32   { return atomic.LoadUint32(r.consumer) }
 func (r *ring) storeProducer(i uint32) { atomic.StoreUint32(r.producer, i) }
-func (r *ring) storeConsumer(i uint32) { atomic.StoreUint32(r.consumer, i) }
+
+// storeConsumer publishes a consumer index. It does not wait for the cache line, which the client's
+// processor may own.
+func (r *ring) storeConsumer(i uint32) { release.Store32(r.consumer, i) }
 
 // moveSlots copies slots from index first up to end between rings with slots of one size.
 func moveSlots(to, from *ring, first, end uint32) {
