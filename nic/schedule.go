@@ -181,7 +181,8 @@ func (d *Device) serve(budget int) (spent int) {
 		if c.credit > 0 {
 			q := c.ready.pop()
 			prefetchNext(&c.ready)
-			if next := c.ready.first; next != nil {
+			next := c.ready.first
+			if t.alternate = next != nil; t.alternate {
 				next.of.prefetchSend()
 			}
 			if q.held() {
@@ -220,6 +221,7 @@ func (d *Device) serve(budget int) (spent int) {
 			t.clients.push(&c.place)
 		}
 	}
+	t.alternate = false
 	for !blocked.empty() {
 		t.activate(blocked.pop())
 	}
@@ -248,7 +250,9 @@ func (d *Device) serveQP(q *QP, budget int) (cost int, more bool) {
 		t.left = 0
 	}
 	fetched := q.sqFetched
+	t.prefetchPayload()
 	posted := q.fetchSends()
+	t.prefetchPayload()
 	cost, more = d.transmitTurn(q, posted)
 	cost = max(cost+fetchCost*int(q.sqFetched-fetched), frameCost)
 	// If the budget has cut the turn short, the rest of it comes first in the next step. Otherwise
@@ -297,6 +301,7 @@ func (d *Device) transmitTurn(q *QP, posted bool) (cost int, more bool) {
 	if q.state == ib.QPSErr && !q.recv.shared && q.recv.ring.posted() > 0 {
 		more = true // one call does not flush all receives
 	}
+	t.prefetchPayload()
 	d.timers.schedule(q)
 	cost = left - t.left + fetchCost*int(recvBudget-q.recv.left)
 	if n := q.t.Waiting(); n > 0 {

@@ -52,6 +52,10 @@ type txState struct {
 	// ICRC anyway: there it is about 1.4 times (BenchmarkWire), less than a step may vary.
 	copyCost int
 
+	icrc      bool          // the link computes the ICRC
+	alternate bool          // another queue pair of the client is ready
+	payload   payloadCursor // of data, behind what was prefetched
+
 	waiting   []waitingTurn // turns that continue when memory has been read
 	discarded uint64
 }
@@ -103,7 +107,7 @@ func (t *txState) init(d *Device) {
 	if c.MaxBatch > 0 {
 		n = min(n, c.MaxBatch)
 	}
-	t.unread, t.joins = c.PayloadUnread, c.SuperPackets
+	t.unread, t.joins, t.icrc = c.PayloadUnread, c.SuperPackets, c.ICRC
 	if t.copyCost = 2; c.ICRC {
 		t.copyCost = 1
 	}
@@ -172,12 +176,9 @@ func (t *txState) empty() bool { return t.data.empty() && t.replies.empty() }
 // stays in use until a frame was sent.
 func (t *txState) rewind() {
 	t.into = &t.data
-	if t.data.filled == 0 && t.replies.filled == 0 {
-		t.congested = false
-		return
-	}
 	if t.congested = !t.empty(); t.data.empty() {
 		t.data.sent, t.data.filled, t.data.runs = 0, 0, 0
+		t.payload = payloadCursor{}
 	}
 	if t.replies.empty() && (t.data.empty() || t.data.taken != t.overtaken) {
 		t.replies.sent, t.replies.filled, t.overtaken = 0, 0, t.data.taken
