@@ -8,7 +8,7 @@ import (
 	"softroce/internal/release"
 )
 
-// Who loads a word sees what was stored before it.
+// A thread that loads a word sees what was stored before it.
 func TestStoresAreOrdered(t *testing.T) {
 	const rounds = 1_000_000
 	var words [3]struct {
