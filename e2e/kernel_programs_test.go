@@ -124,7 +124,7 @@ func (c *cmExchange) expectKernelError(t *testing.T, e harness.Endpoint, ipv6 bo
 	ctx, cancel := context.WithTimeout(t.Context(), cmLimit)
 	defer cancel()
 	server, serverErr := c.commandLine(c.server, &e, &e, ipv6)
-	client, clientErr := c.commandLine(c.client, &e, &e, ipv6)
+	client, clientErr := c.commandLine(c.client+" "+c.kernelOptions, &e, &e, ipv6)
 	if err := errors.Join(serverErr, clientErr); err != nil {
 		t.Fatal(err)
 	}
