@@ -95,7 +95,7 @@ func (r *eventRing) store(out abi.AsyncEvent) bool {
 		return false
 	}
 	slot := abi.RingSlots + int(r.producer%eventSlots)*abi.AsyncEventSize
-	out.Put(r.mem[slot:])
+	*abi.In[abi.AsyncEvent](r.mem[slot:]) = out
 	r.producer++
 	atomic.StoreUint32(r.word(abi.RingProducer), r.producer)
 	r.events.signal()

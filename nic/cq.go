@@ -179,23 +179,27 @@ func (q *CQ) stage(e *Engine, qp *QP, c *transport.Completion) {
 	q.write(e, qp, c)
 }
 
+// next takes the next slot, or a pending entry of an outlet.
+func (q *CQ) next() *abi.CQE {
+	if q.of != nil {
+		q.pending = append(q.pending, abi.CQE{})
+		return &q.pending[len(q.pending)-1]
+	}
+	q.staged++
+	return abi.In[abi.CQE](q.ring.slot(q.staged - 1))
+}
+
 // write writes a completion to the next slot.
 func (q *CQ) write(e *Engine, qp *QP, c *transport.Completion) {
 	if q.of == nil && (q.overrun || !q.hasRoom(e)) {
 		return
 	}
-	w := abi.CQE{
-		WRID:      c.WRID,
-		Status:    uint32(c.Status),
-		Opcode:    uint32(c.Opcode),
-		ByteLen:   c.ByteLen,
-		QPN:       qp.qpn,
-		SrcQP:     c.SrcQP,
-		Flags:     uint32(c.Flags),
-		PKeyIndex: uint16(qp.pkeyIndex),
-		SL:        c.SL,
-		VLAN:      c.VLAN,
-	}
+	w := q.next()
+	*w = abi.CQE{}
+	w.WRID, w.Status, w.Opcode = c.WRID, uint32(c.Status), uint32(c.Opcode)
+	w.ByteLen, w.Flags = c.ByteLen, uint32(c.Flags)
+	w.QPN, w.SrcQP = qp.qpn, c.SrcQP
+	w.PKeyIndex, w.SL, w.VLAN = uint16(qp.pkeyIndex), c.SL, c.VLAN
 	if qp.device.has(CapTimestamps) {
 		w.Timestamp, w.Wallclock = uint64(e.now), uint64(e.wall.at(e.now))
 	}
@@ -206,12 +210,6 @@ func (q *CQ) write(e *Engine, qp *QP, c *transport.Completion) {
 	}
 	if c.Status != ib.WCSuccess {
 		w.VendorErr = cmp.Or(c.VendorErr, qp.device.identity.VendorErrs[c.Status])
-	}
-	if q.of != nil {
-		q.pending = append(q.pending, w)
-	} else {
-		w.Put(q.ring.slot(q.staged))
-		q.staged++
 	}
 	q.afterSend = q.afterSend || qp.releasesMemory(c)
 	// An error counts as solicited (IBTA 11.4.2.2).

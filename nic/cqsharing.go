@@ -72,8 +72,7 @@ func (q *CQ) append(e *Engine, l []abi.CQE, solicited bool) {
 		if q.overrun || !q.hasRoom(e) {
 			break
 		}
-		l[i].Put(q.ring.slot(q.staged))
-		q.staged++
+		*q.next() = l[i]
 	}
 	if q.staged == q.published {
 		return

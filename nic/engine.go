@@ -122,8 +122,7 @@ type Engine struct {
 	// Time spent, in nanoseconds; any goroutine may read it.
 	busy, idle, asleep atomic.Int64
 
-	scratch [2048]byte       // private copy of a slot's SGEs or inline data
-	wr      transport.SendWR // the send work request being fetched
+	sges []transport.SGE // room for a copy of those of a slot
 }
 
 // An unusualState is what an engine has to look at in few steps. Engine.unusual is set when it gets
@@ -169,7 +168,7 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 	e.io.Runner, e.slow = e.runBatch, map[uint32]*slowUser{}
 	e.poll.keepsP = c.KeepsP
 	e.watchdog.engine, e.watchdog.wake = e, make(chan struct{}, 1)
-	e.wr.SGEs = make([]transport.SGE, 0, DefaultLimits.MaxSGE)
+	e.sges = make([]transport.SGE, 0, DefaultLimits.MaxSGE)
 	if !c.Stepped {
 		if err := e.poll.open(); err != nil {
 			return nil, err

@@ -144,7 +144,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.MaxPKeys, d.MaxPKeys)
 	l.MaxDM = min(cmp.Or(l.MaxDM, d.MaxDM), maxDeviceMemory)
 	l.MaxMRSize = min(cmp.Or(l.MaxMRSize, d.MaxMRSize), d.MaxMRSize)
-	l.MaxSGE = min(l.MaxSGE, DefaultLimits.MaxSGE) // bounded by Engine.scratch
+	l.MaxSGE = min(l.MaxSGE, DefaultLimits.MaxSGE) // with more, Engine.sges would grow
 	l.MaxSRQSGE = min(l.MaxSRQSGE, DefaultLimits.MaxSRQSGE)
 	l.MaxInline = min(l.MaxInline, DefaultLimits.MaxInline)
 	l.MaxRDAtomic = min(l.MaxRDAtomic, transport.MaxRDAtomic)

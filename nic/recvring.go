@@ -52,7 +52,7 @@ func (r *recvRing) posted() int {
 }
 
 // next takes the oldest work request. Its slot is read once, and the copy is checked.
-func (r *recvRing) next(wr *transport.RecvWR, sges []transport.SGE, scratch []byte) bool {
+func (r *recvRing) next(wr *transport.RecvWR, sges []transport.SGE) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ctx.fatal.Load() != nil || r.posted() == 0 {
@@ -66,12 +66,10 @@ func (r *recvRing) next(wr *transport.RecvWR, sges []transport.SGE, scratch []by
 		r.ctx.breach("receive WQE %d: %d scatter elements, at most %d", r.consumerIndex, n, r.maxSGE)
 		return false
 	}
-	data := scratch
-	copy(data, slot[abi.RecvWQESize:][:n*abi.SGESize])
+	wr.ID = w.WRID
+	wr.SGEs = abi.AppendSGEs(sges[:0], slot[abi.RecvWQESize:], n)
 	r.consumerIndex++
 	r.storeConsumer(r.consumerIndex)
-	wr.ID = w.WRID
-	wr.SGEs = abi.AppendSGEs(sges[:0], data, n)
 	if r.srq != nil {
 		r.srq.checkLimit()
 	}
@@ -114,7 +112,7 @@ func (r *recvQueue) Next(wr *transport.RecvWR) bool {
 		return false
 	}
 	r.left--
-	if !r.ring.next(wr, r.sges, r.qp.device.engine.scratch[:]) {
+	if !r.ring.next(wr, r.sges) {
 		return false
 	}
 	wr.Fault = r.qp.fault(r.ring.ctx, ib.WCRecv)

@@ -36,37 +36,27 @@ func (q *QP) fetchSends() (more bool) {
 // fetchSend copies the next work request of the ring to the transport. An error in it that does not
 // break the layout of the ring is reported in its completion.
 func (q *QP) fetchSend() bool {
-	wr := &q.device.engine.wr
-	if q.t.SendQueueFull() || !q.parseSend(wr) {
+	wr := q.t.NextSend()
+	if wr == nil || !q.parseSend(wr) {
 		return false // or the client broke the rules
 	}
 	wr.Fault = q.fault(q.ctx, wr.Opcode.WCOpcode())
-	if q.t.PostSend(wr) != nil {
-		return false
-	}
+	q.t.PostNextSend()
 	q.sqFetched++
 	return true
 }
 
-// parseSend copies a send slot to private memory and parses the copy.
+// parseSend copies a send slot, except its inline data, to private memory and parses the copy.
 func (q *QP) parseSend(wr *transport.SendWR) bool {
 	e := q.device.engine
 	slot := q.sq.slot(q.sqFetched)
 	var w abi.SendWQE
 	w.Parse(slot)
-	*wr = transport.SendWR{
-		ID:         w.WRID,
-		Opcode:     ib.WROpcode(w.Opcode),
-		Flags:      ib.SendFlags(w.Flags),
-		Imm:        w.Immediate(),
-		RemoteAddr: w.RemoteAddr,
-		RKey:       w.RKey,
-		CompareAdd: w.CompareAdd,
-		Swap:       w.Swap,
-		RemoteQPN:  w.RemoteQPN,
-		RemoteQKey: w.RemoteQKey,
-		SGEs:       wr.SGEs[:0],
-	}
+	wr.ID, wr.Opcode, wr.Flags = w.WRID, ib.WROpcode(w.Opcode), ib.SendFlags(w.Flags)
+	wr.Imm = w.Immediate()
+	wr.RemoteAddr, wr.RKey = w.RemoteAddr, w.RKey
+	wr.CompareAdd, wr.Swap = w.CompareAdd, w.Swap
+	wr.RemoteQPN, wr.RemoteQKey = w.RemoteQPN, w.RemoteQKey
 	switch q.init.Type {
 	case ib.QPTypeUD:
 		wr.Dest = q.handle(w.AHOrSRQ)
@@ -83,7 +73,6 @@ func (q *QP) parseSend(wr *transport.SendWR) bool {
 		f := w.Flush()
 		wr.Flush = transport.Flush{Length: f.Length, Placement: ib.FlushPlacement(f.Placement), Selectivity: ib.FlushSelectivity(f.Selectivity)}
 	}
-	data := e.scratch[:]
 	n := int(w.NumSGE)
 	caps := &q.init.Caps
 	if wr.Flags&ib.SendInline != 0 {
@@ -91,14 +80,13 @@ func (q *QP) parseSend(wr *transport.SendWR) bool {
 			q.ctx.breach("QP %#x: send WQE %d: %d bytes inline, at most %d", q.qpn, q.sqFetched, n, caps.MaxInline)
 			return false
 		}
-		wr.Inline = data[:copy(data, slot[abi.SendWQESize:][:n])]
+		wr.Inline = slot[abi.SendWQESize:][:n:n] // PostNextSend reads it once
 		return true
 	}
 	if n < 0 || n > caps.MaxSendSGE {
 		q.ctx.breach("QP %#x: send WQE %d: %d scatter/gather elements, at most %d", q.qpn, q.sqFetched, n, caps.MaxSendSGE)
 		return false
 	}
-	copy(data, slot[abi.SendWQESize:][:n*abi.SGESize])
-	wr.SGEs = abi.AppendSGEs(wr.SGEs, data, n)
+	wr.SGEs = abi.AppendSGEs(e.sges, slot[abi.SendWQESize:], n)
 	return true
 }

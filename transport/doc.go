@@ -5,7 +5,8 @@
 //
 // # The path of a message
 //
-//  1. PostSend copies a work request into the send queue (queue.go).
+//  1. PostSend copies a work request into the send queue, or NextSend and PostNextSend fill in an
+//     entry of it (queue.go).
 //  2. Transmit runs the requester, which turns it into request packets (requester.go). Payload that
 //     only the kernel can copy is read between two calls of Transmit (readahead.go).
 //  3. Receive on the peer runs the responder, which checks each packet, accesses memory, takes

@@ -68,6 +68,9 @@ func (s *sendQueue) blockToPost() *wqeBlock {
 	return *b
 }
 
+// entryToPost returns the next entry, which is in the block b.
+func (s *sendQueue) entryToPost(b *wqeBlock) *wqe { return &b.wqes[s.tailIndex%wqesPerBlock] }
+
 // grow doubles the number of blocks that the queue can have.
 func (s *sendQueue) grow() {
 	old := *s
@@ -102,44 +105,61 @@ func (s *sendQueue) reset() {
 // SendQueueLen returns the number of posted and incomplete send work requests.
 func (q *QP) SendQueueLen() int { return int(q.sq.used()) }
 
-// SendQueueFull reports whether PostSend would fail with ErrFull.
-func (q *QP) SendQueueFull() bool { return q.sq.used() >= q.sq.depth }
-
-// PostSend copies wr into the send queue. A work request that cannot be executed, because the
-// service lacks the operation or it has too many elements, completes in error in its turn. PostSend
-// returns only ErrFull, and ErrState before RTS. In the error state the next Transmit flushes the
-// work request.
+// PostSend copies wr into the send queue, as NextSend and PostNextSend do. It returns only ErrFull,
+// and ErrState before RTS.
 func (q *QP) PostSend(wr *SendWR) error {
-	s := &q.sq
 	if q.state < ib.QPSRTS {
 		return ErrState
 	}
-	if q.SendQueueFull() {
+	next := q.NextSend()
+	if next == nil {
 		return ErrFull
 	}
+	*next = *wr
+	q.PostNextSend()
+	return nil
+}
+
+// NextSend returns the next entry of the send queue, whose fields are zero, to be filled in and
+// then posted with PostNextSend. It returns nil if PostSend would fail. To copy a work request that
+// was just filled in elsewhere takes longer, for the reason that abi.In gives.
+func (q *QP) NextSend() *SendWR {
+	if q.state < ib.QPSRTS || q.sq.used() >= q.sq.depth {
+		return nil
+	}
+	w := q.sq.entryToPost(q.sq.blockToPost())
+	*w = wqe{}
+	return &w.SendWR
+}
+
+// PostNextSend posts the entry that NextSend returned last. It copies SGEs and Inline, and reads
+// them once. One that cannot be executed, because the service lacks the operation or it has too
+// many elements, completes in error in its turn. In the error state the next Transmit flushes it.
+func (q *QP) PostNextSend() {
+	s := &q.sq
 	b := s.blockToPost()
-	w := &b.wqes[s.tailIndex%wqesPerBlock]
-	*w = wqe{SendWR: *wr, kind: q.wrKind(wr.Opcode)}
+	w := s.entryToPost(b)
+	w.kind = q.wrKind(w.Opcode)
 	w.ownResponse = w.kind.HasOwnResponse()
-	w.status = s.copyPayload(w, wr, b)
+	w.status = s.copyPayload(w, b)
 	switch w.kind {
 	case packet.KindNone:
 		w.status = ib.WCLocQPOpErr
-		if w.local = q.isLocal(wr.Opcode); w.local {
+		if w.local = q.isLocal(w.Opcode); w.local {
 			w.SGEs, w.length, w.status = nil, 0, ib.WCSuccess
 		}
 	case packet.KindSend:
-		if q.cfg.Service == packet.UD && wr.Dest == nil {
+		if q.cfg.Service == packet.UD && w.Dest == nil {
 			w.status = ib.WCLocQPOpErr
 		}
 	case packet.KindRead:
-		if wr.Flags&ib.SendInline != 0 || len(wr.SGEs) > s.maxReadSGE {
+		if w.Flags&ib.SendInline != 0 || len(w.SGEs) > s.maxReadSGE {
 			w.status = ib.WCLocQPOpErr
 		}
 	case packet.KindCompareSwap, packet.KindFetchAdd, packet.KindAtomicWrite:
 		switch {
 		case w.status != ib.WCSuccess:
-		case wr.Flags&ib.SendInline != 0 && w.kind != packet.KindAtomicWrite || w.length < atomicLen:
+		case w.Flags&ib.SendInline != 0 && w.kind != packet.KindAtomicWrite || w.length < atomicLen:
 			w.status = ib.WCLocQPOpErr
 		case w.length > atomicLen:
 			w.status = ib.WCLocLenErr
@@ -149,32 +169,32 @@ func (q *QP) PostSend(wr *SendWR) error {
 			w.status = ib.WCLocQPOpErr
 		}
 	}
-	if wr.Fault.Status != ib.WCSuccess {
-		w.status = wr.Fault.Status
+	if w.Fault.Status != ib.WCSuccess {
+		w.status = w.Fault.Status
 	}
 	if !w.local {
 		s.nextNumber++
 	}
 	w.ssn = s.nextNumber
 	s.tailIndex++
-	return nil
 }
 
 // copyPayload copies the scatter/gather list or the inline data into the block.
-func (s *sendQueue) copyPayload(w *wqe, wr *SendWR, b *wqeBlock) ib.WCStatus {
+func (s *sendQueue) copyPayload(w *wqe, b *wqeBlock) ib.WCStatus {
+	sges, inline := w.SGEs, w.Inline
 	w.SGEs, w.Inline = nil, nil
-	if wr.Flags&ib.SendInline != 0 {
-		if len(wr.Inline) > s.maxInline {
+	if w.Flags&ib.SendInline != 0 {
+		if len(inline) > s.maxInline {
 			return ib.WCLocQPOpErr
 		}
-		w.Inline = b.inline.add(wr.Inline)
-		w.length = uint32(len(wr.Inline))
+		w.Inline = b.inline.add(inline)
+		w.length = uint32(len(inline))
 		return ib.WCSuccess
 	}
-	if len(wr.SGEs) > s.maxSGE {
+	if len(sges) > s.maxSGE {
 		return ib.WCLocQPOpErr
 	}
-	w.SGEs = b.sges.add(wr.SGEs)
+	w.SGEs = b.sges.add(sges)
 	total := listLength(w.SGEs)
 	if total > MaxMessage {
 		return ib.WCLocLenErr

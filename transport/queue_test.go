@@ -2,6 +2,7 @@ package transport
 
 import (
 	"math"
+	"reflect"
 	"runtime"
 	"testing"
 
@@ -60,6 +61,35 @@ func TestSendQueueKeepsWhatWasPosted(t *testing.T) {
 		if err := a.qp.PostSend(&SendWR{Opcode: ib.WRSend}); err != ErrFull {
 			t.Errorf("depth %d: posting to a full queue: %v", depth, err)
 		}
+	}
+}
+
+// Nothing is left in the next entry of what was filled in before: not by an earlier use of the
+// memory, nor by a NextSend without PostNextSend.
+func TestNextSendIsZero(t *testing.T) {
+	a, _ := connect(t, defaults)
+	s := &a.qp.sq
+	s.init(&Config{Pool: new(Pool), SendDepth: 2 * wqesPerBlock, MaxSendSGE: 1, MaxInline: 8})
+	for i := range 4 * wqesPerBlock {
+		wr := a.qp.NextSend()
+		if !reflect.ValueOf(*wr).IsZero() {
+			t.Fatalf("entry %d is %+v", i, *wr)
+		}
+		*wr = SendWR{ID: 1, Opcode: ib.WRFlush, Flags: ib.SendInline, Imm: 2, RemoteAddr: 3, RKey: 4, CompareAdd: 5, Swap: 6,
+			RemoteQPN: 7, RemoteSRQ: 8, RemoteQKey: 9, Dest: 10, SGEs: []SGE{{Length: 11}}, Inline: []byte{12},
+			Bind: Bind{LKey: 13}, Flush: Flush{Length: 14}, Fault: Fault{Status: 15}}
+		if i%3 == 0 {
+			continue
+		}
+		a.qp.PostNextSend()
+		w := s.at(s.tailIndex - 1)
+		if w.ID != 1 || w.SGEs != nil || string(w.Inline) != "\x0c" || w.length != 1 || w.status != 15 ||
+			w.started || w.done || w.local || w.received != 0 || w.first != 0 {
+			t.Fatalf("posted %+v", w)
+		}
+		w.started, w.done, w.local, w.received, w.first = true, true, true, 1, 1
+		s.pop()
+		s.pool.Recycle()
 	}
 }
 

@@ -81,9 +81,9 @@ type BindMW struct {
 func (b *BindMW) complete() bool { return b != nil && b.MW != nil && (b.MR != nil || b.Length == 0) }
 
 func (b *BindMW) store(w *abi.BindWQE) {
-	w.RKey = b.MW.RKey()&^0xff | b.RKey&0xff
-	b.MW.rkey.Store(w.RKey)
-	w.Addr, w.Length, w.LKey, w.Access = b.Addr, b.Length, 0, uint32(b.Access)
+	rkey := b.MW.RKey()&^0xff | b.RKey&0xff
+	b.MW.rkey.Store(rkey)
+	w.RKey, w.Addr, w.Length, w.LKey, w.Access = rkey, b.Addr, b.Length, 0, uint32(b.Access)
 	if b.MR != nil {
 		w.LKey = b.MR.lkey
 	}

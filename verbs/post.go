@@ -72,8 +72,8 @@ var errHasSRQ = &Error{Op: "post receive", Errno: syscall.EINVAL, Text: "the que
 func (w *workQueue) store(wr []RecvWR) {
 	for i := range wr {
 		slot := w.slot()
-		e := abi.RecvWQE{WRID: wr[i].WRID, NumSGE: uint32(len(wr[i].SGList))}
-		e.Put(slot)
+		e := abi.In[abi.RecvWQE](slot)
+		e.WRID, e.NumSGE = wr[i].WRID, uint32(len(wr[i].SGList))
 		abi.PutSGEs(slot[abi.RecvWQESize:], wr[i].SGList)
 		w.producer++
 	}
@@ -124,17 +124,12 @@ func (w *workQueue) slot() []byte {
 }
 
 func (wr *SendWR) store(slot []byte, kind QPType) {
-	w := abi.SendWQE{
-		WRID:       wr.WRID,
-		Opcode:     uint32(wr.Opcode),
-		Flags:      uint32(wr.SendFlags),
-		RemoteAddr: wr.RemoteAddr,
-		RKey:       wr.RKey,
-		CompareAdd: wr.CompareAdd,
-		Swap:       wr.Swap,
-		RemoteQPN:  wr.RemoteQPN,
-		RemoteQKey: wr.RemoteQKey,
-	}
+	w := abi.In[abi.SendWQE](slot)
+	*w = abi.SendWQE{}
+	w.WRID, w.Opcode, w.Flags = wr.WRID, uint32(wr.Opcode), uint32(wr.SendFlags)
+	w.RemoteAddr, w.RKey = wr.RemoteAddr, wr.RKey
+	w.CompareAdd, w.Swap = wr.CompareAdd, wr.Swap
+	w.RemoteQPN, w.RemoteQKey = wr.RemoteQPN, wr.RemoteQKey
 	if wr.Opcode == WRSendWithInv || wr.Opcode == WRLocalInv {
 		w.Imm = wr.InvalidateRKey
 	} else {
@@ -158,7 +153,6 @@ func (wr *SendWR) store(slot []byte, kind QPType) {
 		w.NumSGE = uint32(len(wr.SGList))
 		abi.PutSGEs(slot[abi.SendWQESize:], wr.SGList)
 	}
-	w.Put(slot)
 }
 
 // one is an eventfd increment of one.

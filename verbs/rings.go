@@ -36,7 +36,7 @@ type ringPlace struct {
 // ring cannot be where the daemon says.
 func (c *chunks) ring(fd int, at ringPlace, slotSize int) (ring []byte, release func(), err error) {
 	in, offset := at.in, at.offset
-	if bits.OnesCount32(at.slots) != 1 || uint64(at.size) < uint64(slotSize) || at.size%4 != 0 || offset%8 != 0 {
+	if bits.OnesCount32(at.slots) != 1 || uint64(at.size) < uint64(slotSize) || at.size%8 != 0 || offset%8 != 0 {
 		return nil, nil, fmt.Errorf("ring of %d slots of %d bytes at %d: %w", at.slots, at.size, offset, syscall.EPROTO)
 	}
 	size := abi.RingSlots + uint64(at.slots)*uint64(at.size)

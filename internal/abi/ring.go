@@ -3,9 +3,10 @@
 // (ring.go) and the rings' slots (slots.go). Everything is little-endian and of fixed size. The
 // generator in gen writes the C header libverbs/core/softroce_abi.h from these files.
 //
-// Each struct is its own layout. Append and Decode (messages) and Put and Parse (slots) convert
-// between structs and bytes and accept any input; Put and Parse do not allocate. What a value means
-// is for the receiver to check. The daemon treats all memory that a client can write as hostile.
+// Each struct is its own layout. Append and Decode convert between messages and bytes and accept
+// any input. In returns a pointer to the struct in a slot, for writing, and Parse copies it out.
+// What a value means is for the receiver to check. The daemon treats all memory that a client can
+// write as hostile.
 //
 // A ring is a part of a chunk, a memfd that the daemon creates: a header, then slots. The
 // producer's and the consumer's index are 32-bit counters that only grow (modulo 2^32), from a

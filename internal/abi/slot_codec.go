@@ -2,11 +2,18 @@ package abi
 
 import (
 	"math/bits"
+	"slices"
 	"unsafe"
 )
 
-// Put writes w to the start of a slot.
-func (w *SendWQE) Put(slot []byte) { *(*[SendWQESize]byte)(slot) = *w.bytes() }
+// In returns the T at the start of a slot, to be written there field by field. To build it
+// elsewhere and copy it takes longer: a load that is wider than recent stores cannot take their
+// values from the store buffer, and waits until these and all earlier stores have reached the
+// cache. Slots are aligned to 8 bytes: packages nic and verbs check their rings.
+func In[T SendWQE | RecvWQE | CQE | AsyncEvent](slot []byte) *T {
+	_ = slot[unsafe.Sizeof(*new(T))-1]
+	return (*T)(unsafe.Pointer(&slot[0]))
+}
 
 // Parse reads w from the start of a slot.
 func (w *SendWQE) Parse(slot []byte) { *w.bytes() = *(*[SendWQESize]byte)(slot) }
@@ -25,16 +32,10 @@ func (w *SendWQE) Immediate() uint32 { return bits.ReverseBytes32(w.Imm) }
 // SetImmediate sets the immediate data to a number.
 func (w *SendWQE) SetImmediate(v uint32) { w.Imm = bits.ReverseBytes32(v) }
 
-// Put writes w to the start of a slot.
-func (w *RecvWQE) Put(slot []byte) { *(*[RecvWQESize]byte)(slot) = *w.bytes() }
-
 // Parse reads w from the start of a slot.
 func (w *RecvWQE) Parse(slot []byte) { *w.bytes() = *(*[RecvWQESize]byte)(slot) }
 
 func (w *RecvWQE) bytes() *[RecvWQESize]byte { return (*[RecvWQESize]byte)(unsafe.Pointer(w)) }
-
-// Put writes c to a slot.
-func (c *CQE) Put(slot []byte) { *(*[CQESize]byte)(slot) = *c.bytes() }
 
 // Parse reads c from a slot.
 func (c *CQE) Parse(slot []byte) { *c.bytes() = *(*[CQESize]byte)(slot) }
@@ -47,21 +48,10 @@ func (c *CQE) Immediate() uint32 { return bits.ReverseBytes32(c.Imm) }
 // SetImmediate sets the immediate data to a number.
 func (c *CQE) SetImmediate(v uint32) { c.Imm = bits.ReverseBytes32(v) }
 
-// Put writes e to a slot.
-func (e *AsyncEvent) Put(slot []byte) { *(*[AsyncEventSize]byte)(slot) = *e.bytes() }
-
 // Parse reads e from a slot.
 func (e *AsyncEvent) Parse(slot []byte) { *e.bytes() = *(*[AsyncEventSize]byte)(slot) }
 
 func (e *AsyncEvent) bytes() *[AsyncEventSize]byte { return (*[AsyncEventSize]byte)(unsafe.Pointer(e)) }
-
-// Put writes g to the start of b.
-func (g *SGE) Put(b []byte) { *(*[SGESize]byte)(b) = *g.bytes() }
-
-// Parse reads g from the start of b.
-func (g *SGE) Parse(b []byte) { *g.bytes() = *(*[SGESize]byte)(b) }
-
-func (g *SGE) bytes() *[SGESize]byte { return (*[SGESize]byte)(unsafe.Pointer(g)) }
 
 // sge is any struct with the fields of SGE, such as those of transport and verbs.
 type sge interface {
@@ -73,21 +63,19 @@ type sge interface {
 }
 
 // PutSGEs writes the elements of list one after the other.
-func PutSGEs[T sge](b []byte, list []T) {
-	for i := range list {
-		g := SGE(list[i])
-		g.Put(b[i*SGESize:])
-	}
-}
+func PutSGEs[T sge](b []byte, list []T) { copy(b[:len(list)*SGESize:len(b)], sgeBytes(list)) }
 
 // AppendSGEs appends the first n elements in b to list.
 func AppendSGEs[T sge](list []T, b []byte, n int) []T {
-	var g SGE
-	for i := range n {
-		g.Parse(b[i*SGESize:])
-		list = append(list, T(g))
-	}
+	l := len(list)
+	list = slices.Grow(list, n)[:l+n]
+	copy(sgeBytes(list[l:]), b[:n*SGESize:len(b)])
 	return list
+}
+
+// sgeBytes returns the memory of list.
+func sgeBytes[T sge](list []T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(list))), len(list)*SGESize)
 }
 
 // PutInline writes data behind a SendWQE with SendInline, whose NumSGE it returns.

@@ -9,33 +9,64 @@ import (
 	"unsafe"
 )
 
-// A slot is what Put and Parse are for.
-type slot interface {
-	Put([]byte)
-	Parse([]byte)
+func TestSlotsAreLittleEndianInFieldOrder(t *testing.T) {
+	checkSlot(t, (*SendWQE).Parse)
+	checkSlot(t, (*RecvWQE).Parse)
+	checkSlot(t, (*CQE).Parse)
+	checkSlot(t, (*AsyncEvent).Parse)
 }
 
-// TestSlotsAreLittleEndianInFieldOrder compares Put and Parse with encoding/binary.
-func TestSlotsAreLittleEndianInFieldOrder(t *testing.T) {
-	rnd := rand.NewChaCha8([32]byte{1})
-	for _, s := range []slot{&SGE{}, &SendWQE{}, &RecvWQE{}, &CQE{}, &AsyncEvent{}} {
-		v := reflect.ValueOf(s).Elem()
-		want := make([]byte, v.Type().Size())
-		rnd.Read(want)
-		if _, err := binary.Decode(want, binary.LittleEndian, s); err != nil {
-			t.Fatal(err)
+// checkSlot compares In and Parse with encoding/binary.
+func checkSlot[T SendWQE | RecvWQE | CQE | AsyncEvent](t *testing.T, parse func(*T, []byte)) {
+	t.Helper()
+	var s, parsed T
+	want := make([]byte, unsafe.Sizeof(s))
+	rand.NewChaCha8([32]byte{1}).Read(want)
+	if _, err := binary.Decode(want, binary.LittleEndian, &s); err != nil {
+		t.Fatal(err)
+	}
+	want, _ = binary.Append(nil, binary.LittleEndian, s) // without what lies in the padding
+	got := make([]byte, len(want)+8)
+	*In[T](got) = s
+	if !bytes.Equal(got[:len(want)], want) {
+		t.Errorf("%T: In wrote %x, want %x", s, got[:len(want)], want)
+	}
+	if parse(&parsed, got); parsed != s {
+		t.Errorf("%T: Parse returned %+v, want %+v", s, parsed, s)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Errorf("%T: In accepts a slot that is too short", s)
 		}
-		want, _ = binary.Append(nil, binary.LittleEndian, s) // without what lies in the padding
-		got := make([]byte, len(want)+1)
-		s.Put(got)
-		if !bytes.Equal(got[:len(want)], want) {
-			t.Errorf("%s: Put wrote %x, want %x", v.Type(), got[:len(want)], want)
-		}
-		parsed := reflect.New(v.Type()).Interface().(slot)
-		parsed.Parse(got)
-		if !reflect.DeepEqual(parsed, s) {
-			t.Errorf("%s: Parse returned %+v, want %+v", v.Type(), parsed, s)
-		}
+	}()
+	In[T](got[:len(want)-1])
+}
+
+func TestSGEsAreLittleEndianInFieldOrder(t *testing.T) {
+	list := []SGE{{1, 2, 3}, {4 << 40, 5 << 20, 6 << 20}}
+	want, err := binary.Append(nil, binary.LittleEndian, list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(want))
+	if PutSGEs(got, list); !bytes.Equal(got, want) {
+		t.Errorf("PutSGEs wrote %x, want %x", got, want)
+	}
+	if l := AppendSGEs(list[:1], want, 2); !reflect.DeepEqual(l, []SGE{list[0], list[0], list[1]}) {
+		t.Errorf("AppendSGEs returned %v", l)
+	}
+	for name, f := range map[string]func(){
+		"PutSGEs":    func() { PutSGEs(got[:len(got)-1], list) },
+		"AppendSGEs": func() { AppendSGEs(list, want[:len(want)-1], 2) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s accepts memory that is too short", name)
+				}
+			}()
+			f()
+		}()
 	}
 }
 
@@ -44,8 +75,8 @@ func TestSlotCodecDoesNotAllocate(t *testing.T) {
 	list := []SGE{{1, 2, 3}, {4, 5, 6}}
 	got := make([]SGE, 0, 2)
 	if n := testing.AllocsPerRun(10, func() {
-		w := SendWQE{WRID: 7, NumSGE: 2}
-		w.Put(b)
+		w := In[SendWQE](b)
+		w.WRID, w.NumSGE = 7, 2
 		PutSGEs(b[SendWQESize:], list)
 		var r SendWQE
 		r.Parse(b)

@@ -2,9 +2,9 @@ package abi
 
 import "softroce/internal/ib"
 
-// The slots of the rings. Each struct is the memory layout of its slot: Put and Parse copy its
-// bytes, and C has the same struct. The daemon reads a slot that a client writes once, into a copy,
-// and checks the copy.
+// The slots of the rings. Each struct is the memory layout of its slot, and C has the same struct.
+// The daemon reads a slot that a client writes once, into a copy, and checks the copy. Inline data
+// it copies after that.
 
 // SGE is a scatter/gather element: struct ibv_sge.
 type SGE struct {

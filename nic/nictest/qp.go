@@ -164,7 +164,7 @@ func (q *QP) PutSend(w *transport.SendWR) {
 		e.NumSGE = uint32(len(w.SGEs))
 		abi.PutSGEs(slot[abi.SendWQESize:], w.SGEs)
 	}
-	e.Put(slot)
+	*abi.In[abi.SendWQE](slot) = e
 	q.producer++
 }
 

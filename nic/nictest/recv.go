@@ -32,8 +32,7 @@ func (r *RecvQueue) Room() int {
 // PostRecv posts a receive work request, and rings the doorbell if the NIC requests it.
 func (r *RecvQueue) PostRecv(id uint64, sges []transport.SGE) {
 	slot := r.Ring[abi.RingSlots+int(r.producer)%r.slots*abi.RecvSlotSize(r.maxSGE):]
-	w := abi.RecvWQE{WRID: id, NumSGE: uint32(len(sges))}
-	w.Put(slot)
+	*abi.In[abi.RecvWQE](slot) = abi.RecvWQE{WRID: id, NumSGE: uint32(len(sges))}
 	abi.PutSGEs(slot[abi.RecvWQESize:], sges)
 	r.producer++
 	atomic.StoreUint32(Word(r.Ring, abi.RingProducer), r.producer)
