@@ -2,7 +2,6 @@ package nic
 
 import (
 	"cmp"
-	"container/heap"
 	"math"
 
 	"softroce/internal/ib"
@@ -31,10 +30,10 @@ import (
 
 // A congestionState is the congestion control of a device.
 type congestionState struct {
-	due    fifo[QP]  // queue pairs that are to send a CNP
-	sent   fifo[QP]  // queue pairs that have sent a CNP in this step or in the last one
-	paced  pacedHeap // queue pairs that wait for their rate
-	line   int64     // rate of the port, b/s
+	due    fifo[QP] // queue pairs that are to send a CNP
+	sent   fifo[QP] // queue pairs that have sent a CNP in this step or in the last one
+	paced  qpHeap   // queue pairs that wait for their rate, by its time
+	line   int64    // rate of the port, b/s
 	params congestion.Params
 }
 
@@ -48,7 +47,7 @@ type qpCongestion struct {
 	cnpPath      *wire.Path            // of CNPs; nil: none was sent on path
 	path         *wire.Path            // QP.path when cnpPath was made
 
-	paced int // 1 + index in congestionState.paced; 0: it is not there
+	paced heapTicket // of congestionState.paced
 }
 
 // cnpReserved is what follows the BTH of a CNP (IBTA A17.9.3).
@@ -103,7 +102,7 @@ func (s *congestionState) begin(q *QP) {
 func (s *congestionState) forget(q *QP) {
 	s.due.remove(&q.congestion.due)
 	s.sent.remove(&q.congestion.sent)
-	s.paced.remove(q)
+	s.paced.forget(&q.congestion.paced)
 	q.t.SetController(nil)
 	q.congestion = qpCongestion{due: place[QP]{of: q}, sent: place[QP]{of: q}}
 }
@@ -257,7 +256,7 @@ func (d *Device) mustWait(q *QP) bool {
 	if n > 0 {
 		return false
 	}
-	d.congestion.paced.set(q, at)
+	d.congestion.paced.set(q, &q.congestion.paced, at)
 	return true
 }
 
@@ -295,10 +294,7 @@ func (q *QP) sent(frames []wire.TxFrame) {
 
 // releasePaced gives turns to the queue pairs whose time has come.
 func (d *Device) releasePaced() (any bool) {
-	h := &d.congestion.paced
-	for at := h.next(); at != 0 && at <= d.engine.now; at = h.next() {
-		q := h.qps[0].QP
-		h.remove(q)
+	for q := d.congestion.paced.pop(d.engine.now); q != nil; q = d.congestion.paced.pop(d.engine.now) {
 		d.tx.activate(q)
 		any = true
 	}
@@ -318,58 +314,4 @@ func (q *QP) rate() int64 {
 		return q.programRate()
 	}
 	return lower(controlled, q.programRate())
-}
-
-// A pacedHeap orders queue pairs by the time at which they may send again.
-type pacedHeap struct{ qps []timedQP }
-
-// next returns the earliest time, 0 if the heap is empty.
-func (h *pacedHeap) next() int64 {
-	if len(h.qps) == 0 {
-		return 0
-	}
-	return h.qps[0].at
-}
-
-// set adds q, or changes its time.
-func (h *pacedHeap) set(q *QP, at int64) {
-	if q.congestion.paced == 0 {
-		heap.Push(h, q)
-	}
-	i := q.congestion.paced - 1
-	h.qps[i].at = at
-	heap.Fix(h, i)
-}
-
-// remove removes q if it is there.
-func (h *pacedHeap) remove(q *QP) {
-	if i := q.congestion.paced; i != 0 {
-		heap.Remove(h, i-1)
-	}
-}
-
-// Len, Less, Swap, Push and Pop implement heap.Interface.
-
-func (h *pacedHeap) Len() int           { return len(h.qps) }
-func (h *pacedHeap) Less(i, j int) bool { return h.qps[i].at < h.qps[j].at }
-
-func (h *pacedHeap) Swap(i, j int) {
-	h.qps[i], h.qps[j] = h.qps[j], h.qps[i]
-	h.qps[i].congestion.paced, h.qps[j].congestion.paced = i+1, j+1
-}
-
-// Push appends a queue pair, whose time set sets.
-func (h *pacedHeap) Push(q any) {
-	h.qps = append(h.qps, timedQP{QP: q.(*QP)})
-	h.qps[len(h.qps)-1].congestion.paced = len(h.qps)
-}
-
-// Pop removes the last queue pair.
-func (h *pacedHeap) Pop() any {
-	last := len(h.qps) - 1
-	q := h.qps[last].QP
-	h.qps[last] = timedQP{}
-	h.qps = h.qps[:last]
-	q.congestion.paced = 0
-	return q
 }

@@ -52,20 +52,20 @@ type Device struct {
 	engine  *Engine
 	link    wire.Link
 	buffers *FrameBuffers
-	timers  timerHeap
+	timers  qpHeap // queue pairs by when they are to be checked: their deadlines, or earlier
 
 	congestion congestionState
 
 	number    int   // of the slice
+	linkError error // the last error of Send or Receive
+
 	drainedAt int64 // when the last step that emptied the link began, on the clock of the timers
 	recent    recentQPs
-	linkError error // the last error of Send or Receive
+	tx        txState
+	counters  transport.Counters
 
 	kept      []*keptFrame // for queue pairs that are held, in order
 	keptSpare []*keptFrame // storage of the next list
-
-	tx       txState
-	counters transport.Counters
 
 	gsi gsi // of slice 0
 }

@@ -414,10 +414,10 @@ func (e *Engine) nextDeadline(busy bool) int64 {
 		if t := d.link.NextDeadline(); t != 0 && (next == 0 || t < next) {
 			next = t
 		}
-		if t := d.congestion.paced.next(); t != 0 && (next == 0 || t < next) {
+		if t := d.congestion.paced.next; t != 0 && (next == 0 || t < next) {
 			next = t
 		}
-		if t := d.timers.next(); t != 0 && (next == 0 || t+e.stalled < next) {
+		if t := d.timers.next; t != 0 && (next == 0 || t+e.stalled < next) {
 			next = t + e.stalled
 		}
 	}

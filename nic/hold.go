@@ -142,7 +142,7 @@ func (h *hold) freeDomains() {
 func (q *QP) goOn() {
 	if !q.held() {
 		q.device.tx.activate(q)
-		q.device.timers.schedule(q)
+		q.scheduleTimer()
 	}
 }
 

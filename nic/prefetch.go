@@ -16,44 +16,60 @@ import (
 // good part of the work. So while an engine works for one queue pair, it starts to load the next
 // ones: first the QP, and when that has arrived, what it points to.
 
-// Numbers of cache lines.
-const (
-	qpLines        = (unsafe.Sizeof(QP{}) + prefetch.LineSize - 1) / prefetch.LineSize
-	transportLines = (unsafe.Sizeof(transport.QP{}) + prefetch.LineSize - 1) / prefetch.LineSize
-	pathLines      = (unsafe.Sizeof(wire.Path{}) + prefetch.LineSize - 1) / prefetch.LineSize
-)
+// usedSize is how many bytes at the start of a QP packets and turns use.
+const usedSize = unsafe.Offsetof(QP{}.init) + unsafe.Offsetof(QPInit{}.PD)
 
 // payloadAtOnce is how many bytes of payload are prefetched at once: a third of a packet, because
 // a turn has three calls. The processor loads 10 to 16 lines at a time, and waits if it is to load
 // many more (docs/internals/performance.md has measurements).
 const payloadAtOnce = 22 * prefetch.LineSize
 
-// How far ahead in a received batch are the frames whose queue pair, and whose state, are loaded.
+// How far ahead in a received batch are the frames whose queue pair, whose state, and whose work
+// request are loaded.
 const (
 	qpAhead    = 6
 	stateAhead = 3
+	wqeAhead   = 1
 )
 
 // prefetch starts to load q.
-func (q *QP) prefetch() { prefetch.Lines(unsafe.Pointer(q), qpLines) }
+func (q *QP) prefetch() { prefetch.Range(unsafe.Pointer(q), usedSize) }
 
-// prefetchState starts to load what q points to. q should be in the cache.
-func (q *QP) prefetchState() {
-	prefetch.Lines(unsafe.Pointer(q.t), transportLines)
+// prefetchState starts to load what q points to, of the transport's QP so many bytes. q should be
+// in the cache.
+func (q *QP) prefetchState(size uintptr) {
+	prefetch.Range(unsafe.Pointer(q.t), size)
 	if q.path != nil {
-		prefetch.Lines(unsafe.Pointer(q.path), pathLines)
+		prefetch.Range(unsafe.Pointer(q.path), unsafe.Sizeof(*q.path))
 	}
 }
 
-// prefetchNext starts to load the state of the first queue pair of f, and the second one.
-func prefetchNext(f *fifo[QP]) {
+// prefetchNext starts to load the state of the first queue pair of f, as prefetchState does, and
+// the second queue pair.
+func prefetchNext(f *fifo[QP], size uintptr) {
 	first := f.first
 	if first == nil {
 		return
 	}
-	first.of.prefetchState()
+	first.of.prefetchState(size)
 	if first.next != nil {
 		first.next.of.prefetch()
+	}
+}
+
+// prefetchResponder starts to load what requests to q use. q should be in the cache.
+func (q *QP) prefetchResponder() {
+	q.prefetchState(transport.ResponderSize)
+	if q.recv.ring != nil {
+		prefetch.Range(unsafe.Pointer(q.recv.ring), unsafe.Sizeof(*q.recv.ring))
+	}
+}
+
+// prefetchCredits starts to load what the credits of q's next ACK are computed from. The ring of
+// its receive queue should be in the cache.
+func (q *QP) prefetchCredits() {
+	if q.recv.ring != nil && !q.recv.shared {
+		prefetch.Lines(unsafe.Pointer(q.recv.ring.producer), 1)
 	}
 }
 
@@ -63,7 +79,7 @@ func (q *QP) prefetchSend() {
 		return // it has no send queue
 	}
 	prefetch.Lines(unsafe.Pointer(q.sq.producer), 1)
-	prefetch.Lines(unsafe.Pointer(&q.sq.slot(q.sqFetched)[0]), 1)
+	prefetch.Lines(unsafe.Pointer(&q.sq.slot(q.sqFetched)[0]), 2) // with a scatter/gather element
 }
 
 // prefetchPayload starts to load some of the payload that waits for the link, while several queue
@@ -75,8 +91,7 @@ func (t *txState) prefetchPayload() {
 		return
 	}
 	if p := t.payload.next(t.data.frames[:t.data.filled], payloadAtOnce); p != nil {
-		at := uintptr(unsafe.Pointer(&p[0])) % prefetch.LineSize
-		prefetch.Lines(unsafe.Pointer(&p[0]), (at+uintptr(len(p))+prefetch.LineSize-1)/prefetch.LineSize)
+		prefetch.Range(unsafe.Pointer(&p[0]), uintptr(len(p)))
 	}
 }
 
@@ -126,26 +141,44 @@ func (d *Device) prefetchReceivers(batch []wire.RxFrame, i int) {
 		qp, state = 0, 0
 	}
 	for ; qp <= i+qpAhead && qp < len(batch); qp++ {
-		if q := d.coldReceiver(&batch[qp]); q != nil {
+		if q, _ := d.coldReceiver(&batch[qp]); q != nil {
 			q.prefetch()
 		}
 	}
 	for ; state <= i+stateAhead && state < len(batch); state++ {
-		if q := d.coldReceiver(&batch[state]); q != nil {
-			q.prefetchState()
+		switch q, request := d.ownReceiver(&batch[state]); {
+		case q == nil:
+		case request:
+			q.prefetchResponder()
+		default:
+			q.prefetchState(transport.QPSize)
+		}
+	}
+	if wqe := i + wqeAhead; i > 0 && wqe < len(batch) {
+		if q, request := d.ownReceiver(&batch[wqe]); q != nil && !request {
+			q.t.PrefetchOldest()
 		}
 	}
 }
 
+// ownReceiver returns what coldReceiver does, but no queue pair of another slice, which a multicast
+// frame may name: its engine changes what it points to. The queue pair should be in the cache.
+func (d *Device) ownReceiver(f *wire.RxFrame) (q *QP, request bool) {
+	if q, request = d.coldReceiver(f); q == nil || q.device != d {
+		return nil, false
+	}
+	return q, request
+}
+
 // coldReceiver returns the queue pair that a frame is for, nil if there is none or it has received
-// something recently. The frame is not checked yet.
-func (d *Device) coldReceiver(f *wire.RxFrame) *QP {
+// something recently, and whether the frame is a request. The frame is not checked yet.
+func (d *Device) coldReceiver(f *wire.RxFrame) (q *QP, request bool) {
 	if len(f.Head) < packet.BTHLen {
-		return nil
+		return nil, false
 	}
 	qpn := binary.BigEndian.Uint32(f.Head[4:]) & packet.PSNMask // the destination, of as many bits
 	if r := d.recent[qpn%uint32(len(d.recent))]; r != nil && r.qpn == qpn {
-		return nil
+		return nil, false
 	}
-	return d.qps.get(qpn)
+	return d.qps.get(qpn), packet.Opcode(f.Head[0]).Info().Request
 }

@@ -3,7 +3,9 @@ package nic
 import (
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/packet"
+	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -78,6 +80,73 @@ func TestRewindResetsThePayloadCursor(t *testing.T) {
 		end(&s.data)
 		if s.rewind(); s.payload != (payloadCursor{}) || s.congested {
 			t.Fatalf("%s: after rewind %+v, congested %v", name, s.payload, s.congested)
+		}
+	}
+}
+
+// Frames may be shorter than a BTH, have any opcode, and name a queue pair of any type, which may
+// lack parts. Nothing is read of one of another slice.
+func TestAnyFrameMayBePrefetched(t *testing.T) {
+	d, other := &Device{whole: &whole{}}, &Device{}
+	with, err := transport.New(transport.Config{Service: packet.UD, SendDepth: 1, MaxSendSGE: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []struct {
+		state ib.QPState
+		mask  ib.QPAttrMask
+	}{
+		{ib.QPSInit, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskQKey},
+		{ib.QPSRTR, 0},
+		{ib.QPSRTS, ib.QPMaskSQPSN},
+	} {
+		if err := with.Modify(&transport.Env{}, &ib.QPAttr{State: s.state}, ib.QPMaskState|s.mask); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := with.PostSend(&transport.SendWR{}); err != nil {
+		t.Fatal(err)
+	}
+	without := new(transport.QP)
+	page := &qpPage{}
+	d.qps.pages[0] = page
+	const first = 16 // number of the first queue pair
+	for i, q := range []*QP{
+		{device: d, t: with},
+		{device: d, t: with, path: new(wire.Path), recv: recvQueue{ring: &recvRing{}}, sq: ring{slots: make([]byte, 64), slotSize: 64, producer: new(uint32)}},
+		{device: d, t: without},
+		{device: d, t: without, recv: recvQueue{ring: &recvRing{}, shared: true}},
+		{device: other}, // its transport's QP must not be read
+		nil,
+	} {
+		page.qps[first+i] = q
+		if q != nil && q.device == d {
+			q.prefetchSend()
+			q.prefetchCredits()
+			q.prefetchDue()
+			q.t.PrefetchDeadline()
+		}
+	}
+	var batch []wire.RxFrame
+	for n := range packet.BTHLen + 1 {
+		for opcode := range 256 {
+			for qpn := range byte(6) {
+				head := make([]byte, n)
+				copy(head, []byte{byte(opcode), 0, 0, 0, 0, 0, 0, first + qpn})
+				batch = append(batch, wire.RxFrame{Head: head})
+			}
+		}
+	}
+	for i := range batch {
+		d.prefetchReceivers(batch, i)
+		if q, _ := d.ownReceiver(&batch[i]); q != nil && q.device != d {
+			t.Fatal("what a queue pair of another slice points to would be read")
+		}
+	}
+	for opcode, want := range map[packet.Opcode]bool{packet.Acknowledge: false, packet.WriteOnly: true} {
+		f := wire.RxFrame{Head: []byte{byte(opcode), 0, 0, 0, 0, 0, 0, first, 0, 0, 0, 0}}
+		if q, request := d.coldReceiver(&f); q != page.qps[first] || request != want {
+			t.Errorf("%v is for %v, a request %t", opcode, q, request)
 		}
 	}
 }

@@ -54,14 +54,15 @@ func (c *Caps) SendRingSize() int {
 // RecvRingSize returns the size in bytes of the receive ring of a QP with these rounded Caps.
 func (c *Caps) RecvRingSize() int { return abi.RingSize(c.MaxRecvWR, abi.RecvSlotSize(c.MaxRecvSGE)) }
 
-// QPInit configures a queue pair.
+// QPInit configures a queue pair. What packets and turns use comes first: see QP.
 type QPInit struct {
-	Type   ib.QPType
+	Type ib.QPType
+	Caps Caps // from RoundCaps
+
 	PD     *PD
 	SendCQ *CQ
 	RecvCQ *CQ
 	SRQ    *SRQ // nil: the queue pair has a receive queue
-	Caps   Caps // from RoundCaps
 	SigAll bool
 	SQ     []byte // Caps.SendRingSize() bytes
 	RQ     []byte // Caps.RecvRingSize() bytes; nil with an SRQ
@@ -74,7 +75,7 @@ type QPInit struct {
 
 // A QP is a queue pair: the transport's, its rings, and the path of its packets.
 type QP struct {
-	// What each packet uses comes first, as in Device.
+	// What packets and turns use comes first, as in Device: prefetch loads it.
 	ctx    *Context
 	part   *contextPart // of ctx, of the slice
 	device *Device      // the slice
@@ -82,34 +83,35 @@ type QP struct {
 	path   *wire.Path // RC, UC, XRC
 	qpn    uint32
 	state  ib.QPState // as last seen by stateChanged
-	init   QPInit
 
 	// The engine's scheduling.
-	reply     place[QP] // in txState.due
-	turn      place[QP] // in schedule.ready of its client
-	aside     place[QP] // in pauseState.aside
-	waits     int64     // since when it waits for its turn
-	rest      int       // bytes left of a turn that the budget of the step has cut short, else 0
-	lastReply uint64    // frameBatch.last of the data when it last put replies there
-	timer     int       // index in the timer heap, -1 if it is not there
+	reply     place[QP]  // in txState.due
+	turn      place[QP]  // in schedule.ready of its client
+	aside     place[QP]  // in pauseState.aside
+	waits     int64      // since when it waits for its turn
+	rest      int        // bytes left of a turn that the budget of the step has cut short, else 0
+	lastReply uint64     // frameBatch.last of the data when it last put replies there
+	timer     heapTicket // of Device.timers
+	checkAt   int64      // its time there; 0: it is not there
 
-	recv       recvQueue
-	congestion qpCongestion
-	sq         ring
-	sqFetched  uint32 // WQEs that were fetched
-	sqDone     uint32 // WQEs that are complete: the consumer index
-	rateLimit  int64  // set by the program, b/s; 0: none
+	recv      recvQueue
+	sq        ring
+	sqFetched uint32 // WQEs that were fetched
+	sqDone    uint32 // WQEs that are complete: the consumer index
+	rateLimit int64  // set by the program, b/s; 0: none
 
 	sendCQ, recvCQ *CQ
 	srq            *SRQ
 	pd             *PD
+	doorbell       int // number of its doorbell
+	port           int
+	pkeyIndex      int
+	congestion     qpCongestion
+	init           QPInit // prefetch loads what is in front of PD
 
 	revocation *revocation // of its last bind; nil: none
 
 	generation uint32 // how often it was reset or destroyed
-	doorbell   int    // number of its doorbell
-	port       int
-	pkeyIndex  int
 	av         AddressVector
 	groups     []GID // multicast groups that it is attached to
 }
@@ -123,7 +125,7 @@ func (c *Context) CreateQP(o QPInit) (*QP, error) {
 	if err := c.checkLimit(kindQP); err != nil {
 		return nil, err
 	}
-	q := &QP{ctx: c, device: d, init: o, pd: o.PD, sendCQ: o.SendCQ, recvCQ: o.RecvCQ, srq: o.SRQ, timer: -1}
+	q := &QP{ctx: c, device: d, init: o, pd: o.PD, sendCQ: o.SendCQ, recvCQ: o.RecvCQ, srq: o.SRQ}
 	q.turn.of, q.reply.of, q.aside.of, q.congestion.due.of, q.congestion.sent.of = q, q, q, q, q
 	if err := q.makeRings(); err != nil {
 		return nil, err
@@ -284,7 +286,7 @@ func (q *QP) remove() {
 	q.unbind()
 	d.qps.remove(q.qpn)
 	d.forgetRecent(q)
-	d.timers.remove(q)
+	d.timers.forget(&q.timer)
 	d.tx.deactivate(q)
 	q.part.freeDoorbell(q.doorbell)
 	c.releaseRing(len(q.init.SQ) + len(q.init.RQ))

@@ -183,7 +183,7 @@ func (d *Device) received(q *QP, last packet.Opcode) {
 		if q.t.Requesting() {
 			d.tx.activate(q)
 		} else {
-			d.timers.schedule(q)
+			q.scheduleTimer()
 		}
 	case !q.reply.queued && q.t.Replying():
 		d.tx.due.push(&q.reply)

@@ -5,6 +5,7 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/packet"
+	"softroce/transport"
 )
 
 // The engine transmits in turns. They go to the clients of a device, then to the queue pairs of
@@ -180,7 +181,7 @@ func (d *Device) serve(budget int) (spent int) {
 		}
 		if c.credit > 0 {
 			q := c.ready.pop()
-			prefetchNext(&c.ready)
+			prefetchNext(&c.ready, transport.QPSize)
 			next := c.ready.first
 			if t.alternate = next != nil; t.alternate {
 				next.of.prefetchSend()
@@ -302,7 +303,7 @@ func (d *Device) transmitTurn(q *QP, posted bool) (cost int, more bool) {
 		more = true // one call does not flush all receives
 	}
 	t.prefetchPayload()
-	d.timers.schedule(q)
+	q.scheduleTimer()
 	cost = left - t.left + fetchCost*int(recvBudget-q.recv.left)
 	if n := q.t.Waiting(); n > 0 {
 		q.part.schedule.copied = true
@@ -378,7 +379,10 @@ func (d *Device) acknowledge() {
 	var rest fifo[QP] // queue pairs whose replies were not all emitted
 	for !t.due.empty() && t.free() > reserved {
 		q := t.due.pop()
-		prefetchNext(&t.due)
+		prefetchNext(&t.due, transport.ResponderSize)
+		if next := t.due.first; next != nil {
+			next.of.prefetchCredits()
+		}
 		if q.held() {
 			continue // until release
 		}

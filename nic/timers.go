@@ -1,98 +1,18 @@
 package nic
 
-import "softroce/wire"
+import (
+	"unsafe"
 
-// A timerHeap orders the queue pairs of a device by the time at which they are to be checked. That
-// time is at or before the queue pair's deadline. A deadline that moves away, as with each
-// acknowledgement, costs nothing until the old time comes.
-type timerHeap struct{ qps []timedQP }
+	"softroce/internal/prefetch"
+	"softroce/wire"
+)
 
-// A timedQP is a queue pair and its time, so that the heap does not touch others.
-type timedQP struct {
-	at int64
-	*QP
-}
-
-// next returns the earliest time, 0 if the heap is empty.
-func (h *timerHeap) next() int64 {
-	if len(h.qps) == 0 {
-		return 0
-	}
-	return h.qps[0].at
-}
-
-// schedule makes sure that q is checked by its deadline.
-func (h *timerHeap) schedule(q *QP) {
-	at := q.t.NextDeadline()
-	if at == 0 || q.timer >= 0 && h.qps[q.timer].at <= at {
-		return
-	}
-	if q.timer < 0 {
-		q.timer = len(h.qps)
-		h.qps = append(h.qps, timedQP{at, q})
-	}
-	h.qps[q.timer].at = at
-	h.up(q.timer)
-}
-
-// pop returns a queue pair whose time has come, or nil.
-func (h *timerHeap) pop(now int64) *QP {
-	if len(h.qps) == 0 || h.qps[0].at > now {
-		return nil
-	}
-	q := h.qps[0].QP
-	h.remove(q)
-	return q
-}
-
-func (h *timerHeap) remove(q *QP) {
-	i := q.timer
-	if i < 0 {
-		return
-	}
-	last := len(h.qps) - 1
-	h.swap(i, last)
-	h.qps[last] = timedQP{}
-	h.qps = h.qps[:last]
-	q.timer = -1
-	if i < last {
-		h.down(i)
-		h.up(i)
-	}
-}
-
-func (h *timerHeap) less(i, j int) bool { return h.qps[i].at < h.qps[j].at }
-
-func (h *timerHeap) swap(i, j int) {
-	h.qps[i], h.qps[j] = h.qps[j], h.qps[i]
-	h.qps[i].timer, h.qps[j].timer = i, j
-}
-
-func (h *timerHeap) up(i int) {
-	for i > 0 {
-		parent := (i - 1) / 2
-		if !h.less(i, parent) {
-			return
-		}
-		h.swap(i, parent)
-		i = parent
-	}
-}
-
-func (h *timerHeap) down(i int) {
-	for {
-		child := 2*i + 1
-		if child >= len(h.qps) {
-			return
-		}
-		if child+1 < len(h.qps) && h.less(child+1, child) {
-			child++
-		}
-		if !h.less(child, i) {
-			return
-		}
-		h.swap(i, child)
-		i = child
+// scheduleTimer makes sure that q is checked by its deadline. A deadline that moves away, as with
+// each acknowledgement, costs nothing until the old time comes.
+func (q *QP) scheduleTimer() {
+	if at := q.t.NextDeadline(); at != 0 && (q.checkAt == 0 || at < q.checkAt) {
+		q.checkAt = at
+		q.device.timers.set(q, &q.timer, at)
 	}
 }
 
@@ -127,29 +47,62 @@ func (q *QP) expired() {
 	}
 }
 
+// dueAtOnce is how many queue pairs expire takes from the heap at a time, so that their loads
+// overlap.
+const dueAtOnce = 16
+
 // expire handles the deadlines that passed before the link was last empty: any later reply may be
 // among the frames that are not read yet.
 func (d *Device) expire() (any bool) {
-	if len(d.timers.qps) == 0 {
+	until := max(d.drainedAt, d.engine.timerNow()-overload)
+	if d.timers.next == 0 || d.timers.next > until {
 		return false
 	}
-	until := max(d.drainedAt, d.engine.timerNow()-overload)
+	var due [dueAtOnce]*QP
 	for {
-		q := d.timers.pop(until)
-		if q == nil {
+		n := 0
+		for n < len(due) {
+			q := d.timers.pop(until)
+			if q == nil {
+				break
+			}
+			q.prefetchDue()
+			due[n] = q
+			n++
+		}
+		if n == 0 {
 			return any
 		}
-		if q.held() {
-			continue // until release
+		for _, q := range due[:n] {
+			q.t.PrefetchDeadline()
 		}
-		if at := q.t.NextDeadline(); at != 0 && at <= until {
-			any = true
-			q.expired()
-			d.tx.activate(q)
-		}
-		// If it is still due, transmit schedules it again.
-		if !q.turn.queued {
-			d.timers.schedule(q)
+		for _, q := range due[:n] {
+			q.checkAt = 0
+			any = d.checkDeadline(q, until) || any
 		}
 	}
+}
+
+// prefetchDue starts to load what checkDeadline uses, other than the deadline.
+func (q *QP) prefetchDue() {
+	prefetch.Lines(unsafe.Pointer(q), 1)
+	prefetch.Lines(unsafe.Pointer(&q.turn), 2)
+	prefetch.Lines(unsafe.Pointer(&q.init), 1)
+}
+
+// checkDeadline handles the deadline of q if it has passed.
+func (d *Device) checkDeadline(q *QP, until int64) (expired bool) {
+	if q.held() {
+		return false // until release
+	}
+	if at := q.t.NextDeadline(); at != 0 && at <= until {
+		expired = true
+		q.expired()
+		d.tx.activate(q)
+	}
+	// If it is still due, transmit schedules it again.
+	if !q.turn.queued {
+		q.scheduleTimer()
+	}
+	return expired
 }

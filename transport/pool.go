@@ -31,11 +31,11 @@ const (
 // A wqeBlock is a part of a send queue, with the scatter/gather lists and inline data of its
 // entries.
 type wqeBlock struct {
-	wqes   [wqesPerBlock]wqe
+	age    uint32     // of the pool, when the block was taken
 	sges   arena[SGE] // in single, until they are too many
 	inline arena[byte]
 	single [wqesPerBlock]SGE
-	age    uint32 // of the pool, when the block was taken
+	wqes   [wqesPerBlock]wqe
 }
 
 // take returns a block without entries.

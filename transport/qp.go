@@ -3,8 +3,10 @@ package transport
 import (
 	"errors"
 	"fmt"
+	"unsafe"
 
 	"softroce/internal/ib"
+	"softroce/internal/prefetch"
 	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport/congestion"
@@ -22,6 +24,7 @@ type QP struct {
 	respWriter   *Writer // tag of memory writes by the responder
 	resp         responder
 
+	// Requests do not use what follows: see ResponderSize.
 	sq  sendQueue
 	req requester
 
@@ -33,6 +36,12 @@ type QP struct {
 	counters QPCounters
 	failure  *Failure // why it is in the error state, or in SQE
 }
+
+// What there is to prefetch of a QP, in bytes from its start.
+const (
+	QPSize        = unsafe.Sizeof(QP{})
+	ResponderSize = unsafe.Offsetof(QP{}.sq) // what requests and their replies use, except counters of NAKs
+)
 
 // ErrService is returned by New for an unsupported transport service.
 var ErrService = errors.New("transport service is not supported")
@@ -418,6 +427,9 @@ func (q *QP) NextDeadline() int64 {
 	}
 	return r.deadline
 }
+
+// PrefetchDeadline starts to load what NextDeadline reads.
+func (q *QP) PrefetchDeadline() { prefetch.Lines(unsafe.Pointer(&q.req.deadline), 1) }
 
 // Progress returns the requester's PSNs: the oldest unacknowledged, the next to emit, and the next
 // unused. During retransmission send is behind next.

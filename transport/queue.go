@@ -2,8 +2,10 @@ package transport
 
 import (
 	"cmp"
+	"unsafe"
 
 	"softroce/internal/ib"
+	"softroce/internal/prefetch"
 	"softroce/packet"
 )
 
@@ -100,6 +102,16 @@ func (s *sendQueue) reset() {
 		s.pop()
 	}
 	s.headIndex, s.tailIndex, s.nextNumber = 0, 0, 0
+}
+
+// PrefetchOldest starts to load the oldest work request, which the next ACK may complete. q should
+// be in the cache.
+func (q *QP) PrefetchOldest() {
+	if !q.sq.empty() {
+		b := *q.sq.block(q.sq.headIndex)
+		prefetch.Lines(unsafe.Pointer(b), 1)
+		prefetch.Range(unsafe.Pointer(&b.wqes[q.sq.headIndex%wqesPerBlock]), unsafe.Sizeof(wqe{}))
+	}
 }
 
 // SendQueueLen returns the number of posted and incomplete send work requests.

@@ -5,8 +5,10 @@ import (
 	"reflect"
 	"runtime"
 	"testing"
+	"unsafe"
 
 	"softroce/internal/ib"
+	"softroce/internal/prefetch"
 	"softroce/packet"
 )
 
@@ -90,6 +92,20 @@ func TestNextSendIsZero(t *testing.T) {
 		w.started, w.done, w.local, w.received, w.first = true, true, true, 1, 1
 		s.pop()
 		s.pool.Recycle()
+	}
+}
+
+// What PrefetchDeadline and ResponderSize say of a QP, which begins eight bytes into a cache line:
+// allocations of this size have a header.
+func TestPrefetchedPartsOfAQP(t *testing.T) {
+	var q QP
+	line := func(offset uintptr) uintptr { return (8 + offset) / prefetch.LineSize }
+	from := unsafe.Offsetof(q.req)
+	if line(from+unsafe.Offsetof(q.req.deadline)) != line(from+unsafe.Offsetof(q.req.rnrUntil)) {
+		t.Error("the deadlines are in two cache lines")
+	}
+	if end := unsafe.Offsetof(q.resp) + unsafe.Sizeof(q.resp); end > ResponderSize {
+		t.Errorf("the responder ends at %d, behind %d", end, ResponderSize)
 	}
 }
 

@@ -9,12 +9,14 @@ import (
 // recovery is the requester's state for retransmission: go-back-N after a NAK, a gap in the
 // responses or a local ACK timeout (IBTA 9.7.6, 9.7.8).
 type recovery struct {
-	deadline   int64  // when the local ACK timeout expires; 0: stopped
+	// In one cache line: see PrefetchDeadline.
+	deadline int64 // when the local ACK timeout expires; 0: stopped
+	rnrUntil int64 // end of the wait after an RNR NAK; 0: not waiting
+
 	began      int64  // when the local ACK timeout began; 0: it does not run
 	timeouts   uint8  // consecutive timeouts
 	shorten    uint32 // random: part of half of a doubled timeout by which it is shorter, in 2^-32
 	answered   uint32 // tailIndex of the send queue when the peer last replied
-	rnrUntil   int64  // end of the wait after an RNR NAK; 0: not waiting
 	retries    uint8  // transport retries left
 	rnrRetries uint8  // RNR retries left
 

@@ -2,5 +2,12 @@
 // several loads overlap.
 package prefetch
 
+import "unsafe"
+
 // LineSize is the number of bytes of a cache line.
 const LineSize = 64
+
+// Range starts to load the cache lines of size bytes at p; size must not be 0.
+func Range(p unsafe.Pointer, size uintptr) {
+	Lines(p, (uintptr(p)%LineSize+size+LineSize-1)/LineSize)
+}
