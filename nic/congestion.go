@@ -294,11 +294,14 @@ func (q *QP) sent(frames []wire.TxFrame) {
 
 // releasePaced gives turns to the queue pairs whose time has come.
 func (d *Device) releasePaced() (any bool) {
-	for q := d.congestion.paced.pop(d.engine.now); q != nil; q = d.congestion.paced.pop(d.engine.now) {
+	for {
+		q := d.congestion.paced.pop(d.engine.now)
+		if q == nil {
+			return any
+		}
 		d.tx.activate(q)
 		any = true
 	}
-	return any
 }
 
 // rate returns the rate of q in b/s, 0 if it has no limit.
