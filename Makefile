@@ -158,7 +158,7 @@ bench: build ## softroce beside TCP, UCX and the kernel; also in bench.json; BEN
 	go test -c -o bin/ ./wire
 	bin/bench -o bench.json $(BENCH)
 
-bench-check: override BENCH += -check scripts/bench/recorded.json
+bench-check: override BENCH += -check scripts/bench/recorded
 bench-check: bench ## the same, and fails if a ratio is worse than the recorded one by a quarter (root)
 
 # The compiler reads default.pgo by itself: it inlines what the profile shows as hot. A profile that

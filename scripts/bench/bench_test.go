@@ -109,14 +109,14 @@ func TestCompareFindsRatiosThatFell(t *testing.T) {
 		r := reported(c.rate, c.time, c.high, c.alone)
 		r.Rows = append(r.Rows, one("new", 0.1, false, 5))
 		got := ""
-		if err := r.compare(recorded); err != nil {
+		if err := r.compare([]*report{recorded}); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {
 			t.Errorf("%+v: %q, want %q", c, got, c.want)
 		}
 		r.Machine = "another processor"
-		if err := r.compare(recorded); (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), "on a machine with two processors, where") {
+		if err := r.compare([]*report{recorded}); (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), "not on a another processor") {
 			t.Errorf("%+v elsewhere: %v", c, err)
 		}
 	}
@@ -159,7 +159,7 @@ func TestRowsHaveNamesOfTheirOwn(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write the table of docs/internals/performance.md")
+var update = flag.Bool("update", false, "write the tables of docs/internals/performance.md")
 
 func TestRatiosAreComparedWithTheBest(t *testing.T) {
 	for _, c := range []struct {
@@ -183,11 +183,11 @@ func TestRatiosAreComparedWithTheBest(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		recorded, err := readReport(file)
+		recorded, err := readRecorded(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := recorded.Rows[0]
+		got := recorded[0].Rows[0]
 		if got.Ratio != last.Rows[0].Ratio || got.best() != c.best {
 			t.Errorf("%v: recorded %v, best %v, want best %v", c.ratios, got.Ratio, got.best(), c.best)
 		}
@@ -197,14 +197,60 @@ func TestRatiosAreComparedWithTheBest(t *testing.T) {
 	}
 }
 
-// TestPerformancePageHasTheRecordedRows holds the page to recorded.json.
+func TestRatiosAreComparedWithThoseOfTheSameProcessor(t *testing.T) {
+	dir := t.TempDir()
+	of := func(processor string, ratio float64, lower bool) *report {
+		return &report{Machine: processor + ", Linux 6.18, go1.26", Rows: []result{
+			{Name: rows[0].name, Ratio: ratio, Lower: lower, Of: figures{Runs: 1}, Beside: figures{Runs: 1}}}}
+	}
+	for _, c := range []struct {
+		lower         bool
+		slow, fast    float64 // recorded, of two processors
+		here, outcome string
+		ratio         float64
+	}{
+		{false, 2, 4, "slow", "", 1.6},
+		{false, 2, 4, "slow", "recorded is 2.00", 1.4},
+		{false, 2, 4, "fast", "recorded is 4.00", 1.6},
+		{false, 2, 4, "other", "", 1.6},
+		{false, 2, 4, "other", "elsewhere (fast; slow), and not on a other", 1.4},
+		{true, 2, 1, "slow", "", 2.5},
+		{true, 2, 1, "fast", "recorded is 1.00", 2.5},
+		{true, 2, 1, "other", "", 2.5},
+		{true, 2, 1, "other", "elsewhere (fast; slow), and not on a other", 2.7},
+	} {
+		for _, processor := range []string{"slow", "fast"} {
+			ratio := map[string]float64{"slow": c.slow, "fast": c.fast}[processor]
+			os.Remove(filepath.Join(dir, processor+".json")) // it would keep its best ratio
+			if err := of(processor, ratio, c.lower).write(filepath.Join(dir, processor+".json")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		recorded, err := readRecorded(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = of(c.here, c.ratio, c.lower).compare(recorded)
+		if (err == nil) != (c.outcome == "") || err != nil && !strings.Contains(err.Error(), c.outcome) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if _, err := readRecorded(t.TempDir()); err == nil {
+		t.Error("a directory without recorded ratios")
+	}
+	if err := of("other", 1, false).write(filepath.Join(dir, "slow.json")); err == nil || !strings.Contains(err.Error(), "on a slow") {
+		t.Errorf("the file of another machine was written: %v", err)
+	}
+}
+
+// TestPerformancePageHasTheRecordedRows holds the page to the files of recorded.
 func TestPerformancePageHasTheRecordedRows(t *testing.T) {
 	const file, start, end = "../../docs/internals/performance.md", "<!-- recorded -->\n", "<!-- end of recorded -->\n"
 	page, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := readReport("recorded.json")
+	recorded, err := readRecorded("recorded")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +259,10 @@ func TestPerformancePageHasTheRecordedRows(t *testing.T) {
 	if !found || !closed {
 		t.Fatalf("%s has no %q or %q", file, start, end)
 	}
-	want := "\n" + r.Machine + ":\n\n" + r.table() + "\n"
+	want := "\n"
+	for _, r := range recorded {
+		want += r.Machine + ":\n\n" + r.table() + "\n"
+	}
 	switch {
 	case old == want:
 	case *update:
@@ -221,16 +270,23 @@ func TestPerformancePageHasTheRecordedRows(t *testing.T) {
 			t.Fatal(err)
 		}
 	default:
-		t.Errorf("%s has another table than recorded.json: go test ./scripts/bench -run %s -update", file, t.Name())
+		t.Errorf("%s has other tables than recorded: go test ./scripts/bench -run %s -update", file, t.Name())
 	}
-	for _, row := range rows {
-		if r.row(row.name) == nil {
-			t.Errorf("%s is not recorded", row.name)
+	seen := map[string]bool{}
+	for _, r := range recorded {
+		if seen[r.processors()] {
+			t.Errorf("two files are of a %s", r.processors())
 		}
-	}
-	for _, res := range r.Rows {
-		if row := find(res.Name); row == nil || row.floor != res.Floor || row.goal != res.Goal {
-			t.Errorf("%s: recorded with floor %v and goal %v, now %+v", res.Name, res.Floor, res.Goal, row)
+		seen[r.processors()] = true
+		for _, row := range rows {
+			if r.row(row.name) == nil {
+				t.Errorf("%s is not recorded on a %s", row.name, r.processors())
+			}
+		}
+		for _, res := range r.Rows {
+			if row := find(res.Name); row == nil || row.floor != res.Floor || row.goal != res.Goal {
+				t.Errorf("%s: recorded with floor %v and goal %v, now %+v", res.Name, res.Floor, res.Goal, row)
+			}
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // Bench measures softroce beside TCP, UCX, the kernel's copy and the kernel's Soft-RoCE:
 //
-//	bench [-rows REGEXP] [-runs 5] [-seconds 2] [-o FILE] [-check FILE] [-profile DIR]
+//	bench [-rows REGEXP] [-runs 5] [-seconds 2] [-o FILE] [-check FILE|DIR] [-profile DIR]
 //
 // It runs in namespaces of its own (sandbox.go), so it needs root, leaves nothing behind however it
 // ends, and uses no daemon of the machine. A row of its table compares two measurements (rows.go).
@@ -40,7 +40,7 @@ func main() {
 	flag.IntVar(&o.runs, "runs", 5, "how often each measurement is repeated")
 	flag.Float64Var(&o.seconds, "seconds", 2, "about how long a run takes")
 	flag.StringVar(&o.out, "o", "", "write the rows to this file as JSON; rows that it has and that were not measured stay")
-	flag.StringVar(&o.recorded, "check", "", "compare the ratios with those in this file")
+	flag.StringVar(&o.recorded, "check", "", "compare the ratios with those in this file, or in the files of this directory")
 	flag.StringVar(&o.softroce, "softroce", "bin/softroce", "the softroce binary")
 	flag.StringVar(&o.profiles, "profile", "", "record a profile of each daemon in this directory (profile.go)")
 	flag.Parse()
@@ -83,10 +83,16 @@ func prepare(selected []row) error {
 }
 
 func run(o *options, selected []row) error {
-	var recorded *report
+	var recorded []*report
 	var err error
 	if o.recorded != "" {
-		if recorded, err = readReport(o.recorded); err != nil {
+		if recorded, err = readRecorded(o.recorded); err != nil {
+			return err
+		}
+	}
+	r := newReport()
+	if o.out != "" {
+		if _, err := r.readOwn(o.out); err != nil {
 			return err
 		}
 	}
@@ -95,7 +101,6 @@ func run(o *options, selected []row) error {
 		return err
 	}
 	b.measure(context.Background(), selected)
-	r := newReport()
 	for _, row := range selected {
 		r.Rows = append(r.Rows, b.result(row))
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -116,6 +117,30 @@ func machine() string {
 	return fmt.Sprintf("%s%s, %d processors, Linux %s, %s", kind, model, runtime.NumCPU(), release, runtime.Version())
 }
 
+// processors returns the part of the description that ratios depend on most.
+func (r *report) processors() string {
+	processors, _, _ := strings.Cut(r.Machine, ", Linux")
+	return processors
+}
+
+// readRecorded reads the report in a file, or in each file of a directory.
+func readRecorded(path string) (list []*report, err error) {
+	files := []string{path}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		if files, err = filepath.Glob(filepath.Join(path, "*.json")); len(files) == 0 {
+			return nil, cmp.Or(err, fmt.Errorf("%s has no recorded ratios", path))
+		}
+	}
+	for _, file := range files {
+		r, err := readReport(file)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
 func readReport(file string) (*report, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -128,11 +153,23 @@ func readReport(file string) (*report, error) {
 	return r, nil
 }
 
+// readOwn reads an earlier report of this machine, or returns nil if there is no such file.
+func (r *report) readOwn(file string) (*report, error) {
+	old, err := readReport(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err == nil && old.processors() != r.processors():
+		return nil, fmt.Errorf("%s was measured on a %s", file, old.processors())
+	}
+	return old, err
+}
+
 // write writes the report. Rows of the file that were not measured stay, and those that were keep
 // their best ratio.
 func (r *report) write(file string) error {
-	old, err := readReport(file)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	old, err := r.readOwn(file)
+	if err != nil {
 		return err
 	}
 	merged := &report{Machine: r.Machine}
@@ -250,29 +287,49 @@ func (r *report) failures() (err error) {
 	return err
 }
 
-// fallen is the part of a recorded ratio that a ratio may lose.
-const fallen = 0.25
+// fallen reports whether the ratio is worse than a recorded one by more than a quarter.
+func (r *result) fallen(recorded float64) bool {
+	const least = 1 - 0.25
+	if r.Lower {
+		return r.worse(recorded / least)
+	}
+	return r.worse(recorded * least)
+}
 
-// compare returns an error for each row whose ratio is worse than the best recorded one by more
-// than a quarter. A figure with nothing beside it counts only if it misses its goal: it may be too
-// small to repeat so closely.
-func (r *report) compare(recorded *report) (err error) {
+// compare returns an error for each row whose ratio has fallen below the best recorded one. The
+// reports of machines with the same processors count, or if there is none, all: then a row must
+// have fallen below each. A figure with nothing beside it counts only if it misses its goal: it may
+// be too small to repeat so closely.
+func (r *report) compare(recorded []*report) (err error) {
+	same := slices.DeleteFunc(slices.Clone(recorded), func(other *report) bool { return other.processors() != r.processors() })
+	elsewhere := len(same) == 0
+	if !elsewhere {
+		recorded = same
+	}
 	for _, res := range r.Rows {
-		was := recorded.row(res.Name)
-		if was == nil || res.Of.Runs == 0 || res.Beside.Runs == 0 && res.reachesGoal() {
+		if res.Of.Runs == 0 || res.Beside.Runs == 0 && res.reachesGoal() {
 			continue
 		}
-		limit := was.best() * (1 - fallen)
-		if res.Lower {
-			limit = was.best() / (1 - fallen)
+		var ratios []string
+		reached := false
+		for _, other := range recorded {
+			if was := other.row(res.Name); was != nil {
+				ratios = append(ratios, significant(was.best()))
+				reached = reached || !res.fallen(was.best())
+			}
 		}
-		if res.worse(limit) {
-			err = errors.Join(err, fmt.Errorf("%s: the ratio is %s, recorded is %s", res.Name, significant(res.Ratio), significant(was.best())))
+		if len(ratios) > 0 && !reached {
+			err = errors.Join(err, fmt.Errorf("%s: the ratio is %s, recorded is %s", res.Name, significant(res.Ratio), strings.Join(ratios, ", ")))
 		}
 	}
-	if err != nil && r.Machine != recorded.Machine {
-		err = errors.Join(err, fmt.Errorf("recorded elsewhere, on a %s, where ratios may differ: "+
-			"for a comparison here, measure an earlier commit with -o FILE, and then this one with -check FILE", recorded.Machine))
+	if err != nil && elsewhere {
+		var machines []string
+		for _, other := range recorded {
+			machines = append(machines, other.processors())
+		}
+		err = errors.Join(err, fmt.Errorf("recorded elsewhere (%s), and not on a %s, where ratios may differ: "+
+			"for a comparison here, measure an earlier commit with -o FILE, and then this one with -check FILE",
+			strings.Join(machines, "; "), r.processors()))
 	}
 	return err
 }
