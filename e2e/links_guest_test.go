@@ -56,10 +56,14 @@ func putInGuest(t *testing.T, g *rxelab.Guest, from, to string) {
 }
 
 // The host's kernel may have no VLAN interfaces.
-func TestPacketLinkFollowsVLANInterfaces(t *testing.T) {
+func TestLinksFollowVLANInterfaces(t *testing.T) {
 	harness.NeedRoot(t, "a guest")
 	harness.BridgeGuest.Acquire(t)
-	runWireTest(t, harness.BridgeLab(t).Guests[0], "modprobe veth; modprobe 8021q", "TestPacketLinkServesVLANs")
+	for _, name := range []string{"TestPacketLinkFollowsVLANs", "TestXDPLinkFollowsVLANs"} {
+		t.Run(name, func(t *testing.T) {
+			runWireTest(t, harness.BridgeLab(t).Guests[0], "modprobe veth; modprobe 8021q", name)
+		})
+	}
 }
 
 func TestXDPLinkBeforeLinux6_6(t *testing.T) {

@@ -127,6 +127,24 @@ func TestKernelSeesOnlyWhatItMayForward(t *testing.T) {
 	if n := errors() - before; n != 0 {
 		t.Errorf("%d packets for a new address reached the UDP layer", n)
 	}
+
+	must(t, l.b.nl.LinkDel(l.b.link()))
+	l.connect(t)
+	eventually(t, "a program on the new interface", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.kernel.link != nil && b.kernel.index == l.b.link().Attrs().Index
+	})
+	path := l.a.path(l.b, false)
+	eventually(t, "packets to pass again", func() bool {
+		a.Send(0, frames(path, 1, 64))
+		return len(collectFor(t, b, 1, 50*time.Millisecond)) == 1
+	})
+	before = errors()
+	send(path)
+	if n := errors() - before; n != 0 {
+		t.Errorf("%d packets on the new interface reached the UDP layer", n)
+	}
 }
 
 // What the socket gets is counted, so the next poll finds it. Packets of others are not.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -18,6 +19,8 @@ import (
 type reservedPort struct {
 	iface *Netdev
 
+	namespace *os.File // of the interface
+
 	mu      sync.Mutex // for follow, which the Netdev's watcher calls
 	index   int        // of the interface
 	sockets []int
@@ -28,10 +31,13 @@ type reservedPort struct {
 	first *reservedPort // of a slice other than the first of its NIC, which has no sockets: that of the first
 }
 
-// reserve opens the sockets.
+// reserve opens the sockets. The calling thread must be in the interface's network namespace.
 func (r *reservedPort) reserve(iface *Netdev) (err error) {
 	r.iface, r.index = iface, iface.Index()
 	r.groups, r.vlans = map[netip.Addr]map[*reservedPort]bool{}, map[string]vlanPort{}
+	if r.namespace, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+		return err
+	}
 	if r.sockets, err = reservePort(iface.Name()); err != nil {
 		return err
 	}
@@ -60,12 +66,13 @@ func (r *reservedPort) release() {
 	for _, v := range r.vlans {
 		v.close()
 	}
+	r.namespace.Close()
 }
 
 // follow follows changes of VLANs, and an interface that was deleted and created again, which it
 // reports. The caller holds mu.
 func (r *reservedPort) follow() (recreated bool) {
-	r.updateVLANs()
+	r.inNamespace(func() error { r.updateVLANs(); return nil })
 	i := r.iface.Index()
 	if i == 0 || i == r.index {
 		return false
@@ -210,6 +217,7 @@ func (v vlanPort) close() {
 }
 
 // updateVLANs follows the VLANs on the interface. The caller holds mu, or is the only user of r.
+// The calling thread must be in the interface's network namespace.
 func (r *reservedPort) updateVLANs() {
 	s := r.iface.state.Load()
 	present := map[string]bool{}
@@ -234,6 +242,26 @@ func (r *reservedPort) updateVLANs() {
 			delete(r.vlans, name)
 		}
 	}
+}
+
+// inNamespace runs f in the interface's network namespace: the Netdev's watcher may be in another
+// one. To enter it requires CAP_SYS_ADMIN.
+func (r *reservedPort) inNamespace(f func() error) (err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		there, _ := r.namespace.Stat()
+		here, e := os.Stat("/proc/thread-self/ns/net")
+		if e == nil && os.SameFile(here, there) {
+			defer runtime.UnlockOSThread()
+		} else if err = os.NewSyscallError("setns", unix.Setns(int(r.namespace.Fd()), unix.CLONE_NEWNET)); err != nil {
+			return
+		}
+		err = f()
+	}()
+	<-done
+	return err
 }
 
 // served returns the interface's state without the VLANs where another daemon has the port. The

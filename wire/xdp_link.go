@@ -3,8 +3,6 @@ package wire
 import (
 	"errors"
 	"fmt"
-	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -42,15 +40,14 @@ import (
 type XDPLink struct {
 	reservedPort
 	readiness
-	namespace int // descriptor of the interface's network namespace
-	decoder   xdpDecoder
-	counters  LinkCounters
-	id        uint16    // Identification of the next frame
-	retryAt   int64     // when Receive offers queued frames again
-	room      []byte    // where frames in several pieces are put together
-	used      int       // bytes of room whose frames Receive has returned
-	turn      int       // the socket that Receive reads first
-	modes     []XDPMode // in which to attach the program, in the order to try
+	decoder  xdpDecoder
+	counters LinkCounters
+	id       uint16    // Identification of the next frame
+	retryAt  int64     // when Receive offers queued frames again
+	room     []byte    // where frames in several pieces are put together
+	used     int       // bytes of room whose frames Receive has returned
+	turn     int       // the socket that Receive reads first
+	modes    []XDPMode // in which to attach the program, in the order to try
 
 	maxMTU  atomic.Int32
 	mode    atomic.Value          // the XDPMode of last
@@ -104,7 +101,7 @@ func newXDPLink(iface *Netdev, modes ...XDPMode) (*XDPLink, error) {
 func newXDPSlices(iface *Netdev, n int, modes ...XDPMode) ([]*XDPLink, error) {
 	slices := make([]*XDPLink, n)
 	for i := range slices {
-		slices[i] = &XDPLink{modes: modes, namespace: -1, room: make([]byte, xdpRoom), number: i, slices: slices}
+		slices[i] = &XDPLink{modes: modes, room: make([]byte, xdpRoom), number: i, slices: slices}
 		slices[i].maxMTU.Store(xdpOneChunkMTU)
 	}
 	l := slices[0]
@@ -127,9 +124,6 @@ func (l *XDPLink) open(iface *Netdev) (err error) {
 		if k != l {
 			k.share(&l.reservedPort)
 		}
-	}
-	if l.namespace, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-		return os.NewSyscallError("open the network namespace", err)
 	}
 	if err := l.openPort(l.served()); !errors.Is(err, unix.ENETDOWN) || l.modes[0] == XDPZeroCopy {
 		return err
@@ -174,7 +168,7 @@ func (l *XDPLink) rebind() {
 	switch {
 	case s == nil || s.index == 0:
 	case l.last == nil || l.last.index != s.index:
-		err = inNamespace(l.namespace, func() error { return l.openPort(s) })
+		err = l.inNamespace(func() error { return l.openPort(s) })
 	default:
 		err = l.last.update(s)
 	}
@@ -194,27 +188,6 @@ func (l *XDPLink) followed() *netdevState {
 	}
 	l.follow()
 	return l.served()
-}
-
-// inNamespace runs f in a network namespace.
-func inNamespace(fd int, f func() error) (err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		var there, here unix.Stat_t
-		unix.Fstat(fd, &there)
-		unix.Stat("/proc/thread-self/ns/net", &here)
-		if here.Ino == there.Ino && here.Dev == there.Dev {
-			defer runtime.UnlockOSThread()
-		} else if err = unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-			err = os.NewSyscallError("setns", err)
-			return
-		}
-		err = f()
-	}()
-	<-done
-	return err
 }
 
 // Mode returns how frames pass between the interface and the link; "" if the interface has been
@@ -289,9 +262,6 @@ func (l *XDPLink) closeSockets() {
 	}
 	if l.port != nil {
 		l.port.leave(l.number)
-	}
-	if l.namespace >= 0 {
-		unix.Close(l.namespace)
 	}
 	l.release()
 }
