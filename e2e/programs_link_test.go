@@ -40,25 +40,27 @@ func TestProgramWhoseLinkFails(t *testing.T) {
 		t.Fatalf("%v: %s", err, serverJob.Output())
 	}
 	job := client.Start(ctx, t, fmt.Sprintf("ib_write_bw -d mlx5_0 -x 1 -F -D 300 -p %d 127.0.0.1", port))
-	// moves waits until the client's NIC has received many more packets.
-	moves := func(what string) {
-		for enough := receivedPackets(t, socket, "mlx5_0") + 1000; receivedPackets(t, socket, "mlx5_0") < enough; time.Sleep(5 * time.Millisecond) {
-			if !job.Running() {
-				t.Fatalf("%s: the client has ended: %s", what, job.Output())
-			}
-		}
-	}
-	moves("at the beginning")
+	awaitPackets(t, client, job, "at the beginning")
 	for _, device := range []string{"mlx5_0", "rdma1"} {
 		setLink(device, false)
 		time.Sleep(50 * time.Millisecond)
 		setLink(device, true)
-		moves("after the failure of " + device)
+		awaitPackets(t, client, job, "after the failure of "+device)
 	}
 	setLink("rdma1", false)
 	out, err := job.Wait()
 	if err == nil || !strings.Contains(out, "Failed status 12") || !strings.Contains(out, " 0x81") {
 		t.Errorf("the client ended with %v, want status 12 and syndrome 0x81: %s", err, out)
+	}
+}
+
+// awaitPackets waits until the NIC of a program that runs has received many more packets.
+func awaitPackets(t *testing.T, e harness.Endpoint, job *harness.Job, when string) {
+	t.Helper()
+	for enough := receivedPackets(t, e.Socket, e.Device) + 1000; receivedPackets(t, e.Socket, e.Device) < enough; time.Sleep(5 * time.Millisecond) {
+		if !job.Running() {
+			t.Fatalf("%s: the program has ended: %s", when, job.Output())
+		}
 	}
 }
 

@@ -30,6 +30,13 @@ func VethNamespaces(t *testing.T) (names [2]string) {
 	for i := range names {
 		names[i] = Namespace(t, fmt.Sprint(i))
 	}
+	ConnectNamespaces(t, names)
+	return names
+}
+
+// ConnectNamespaces creates the interface rdma0 in two namespaces, the ends of a veth pair.
+func ConnectNamespaces(t *testing.T, names [2]string) {
+	t.Helper()
 	RunCommand(t, "ip", "link", "add", "rdma0", "netns", names[0], "mtu", "5000",
 		"type", "veth", "peer", "name", "rdma0", "netns", names[1], "mtu", "5000")
 	for i, ns := range names {
@@ -37,7 +44,6 @@ func VethNamespaces(t *testing.T) (names [2]string) {
 		RunCommand(t, "ip", "-n", ns, "addr", "add", fmt.Sprintf("fd00:78:9::%d/64", i+1), "dev", "rdma0", "nodad")
 		RunCommand(t, "ip", "-n", ns, "link", "set", "rdma0", "up")
 	}
-	return names
 }
 
 // InNamespace returns a function that prepares a command in a network namespace.
