@@ -127,9 +127,14 @@ simulate: ## SEEDS seeds of the simulation in virtual time
 soak: build ## mixed traffic with loss and killed clients for SOAK, all of it judged
 	go run ./scripts/soak -time $(SOAK)
 
-race: ## the tests of the core packages under the race detector
+# The daemons drive NICs on packet, udp and xdp with two or four engines, and the programs have
+# several queue pairs. A daemon that has found a race does not exit cleanly.
+race: libs ## the tests of the core packages, and daemons with several engines, under the race detector (root)
 	@scripts/setup lint
+	@scripts/setup test
 	CGO_ENABLED=1 go run ./scripts/testreport -race -timeout 20m $(RACE)
+	CGO_ENABLED=1 go build -race -o bin/race/softroce ./cmd/softroce
+	SOFTROCE_E2E_BINARY='$(CURDIR)/bin/race/softroce' go run ./scripts/testreport -count 1 -run '^TestPrograms$$/^veth,/-q,' ./e2e
 
 coverage: ## statement coverage of packet, mrtable and transport: at least 90 %
 	scripts/coverage
