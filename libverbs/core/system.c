@@ -70,15 +70,19 @@ int sr_system_mprotect(void *address, size_t length, int prot)
 	return (int)sr_system_call(SYS_mprotect, (long)address, (long)length, prot, 0, 0, 0);
 }
 
+void *sr_system_mremap(void *address, size_t old, size_t length, int flags, void *to)
+{
+	return (void *)sr_system_call(SYS_mremap, (long)address, (long)old, (long)length, flags,
+				      (long)to, 0);
+}
+
 void *sr_system_view(void *address, size_t length)
 {
-	return (void *)sr_system_call(SYS_mremap, (long)address, 0, (long)length, MREMAP_MAYMOVE, 0,
-				      0);
+	return sr_system_mremap(address, 0, length, MREMAP_MAYMOVE, NULL);
 }
 
 int sr_system_move(void *from, size_t length, void *to)
 {
-	void *at = (void *)sr_system_call(SYS_mremap, (long)from, (long)length, (long)length,
-					  MREMAP_MAYMOVE | MREMAP_FIXED, (long)to, 0);
+	void *at = sr_system_mremap(from, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 	return at == MAP_FAILED ? -1 : 0;
 }

@@ -16,8 +16,9 @@ void *sr_system_mmap(void *address, size_t length, int prot, int flags, int fd, 
 int sr_system_munmap(void *address, size_t length);
 int sr_system_madvise(void *address, size_t length, int advice);
 int sr_system_mprotect(void *address, size_t length, int prot);
+void *sr_system_mremap(void *address, size_t old, size_t length, int flags, void *to);
 
-/* sr_system_view maps what a shared mapping shows at a second address. */
+/* sr_system_view maps what a shared mapping shows, or the file behind that, at a second address. */
 void *sr_system_view(void *address, size_t length);
 
 /* sr_system_move moves a mapping of length bytes to another address, in place of what is there. */

@@ -9,7 +9,8 @@
  *   only while the process has a single thread, so nothing accesses it meanwhile.
  * - A child of a fork gets a private copy, as of pages that a NIC has pinned (fork.c).
  * - MADV_DONTNEED clears the memory, and MADV_FREE is accepted (advice.c).
- * - Parts can be unmapped, protected, moved and extended: the memfd is longer than any mapping.
+ * - Parts can be unmapped, protected, moved and extended: the memfd is longer than any mapping, and
+ *   what is added is zero (extended.c).
  * What is no longer mapped is not used, because each registration asks the kernel what is where.
  *
  * Memory with properties that would be lost is not exchanged: see unshared in shared.c.
@@ -75,6 +76,12 @@ void sr_aligned_begin(void);
 void sr_mapped_begin(void);
 void *sr_mapped_map(void *address, size_t length, int prot, int flags, bool wait);
 void sr_mapped_unmapped(const void *address, size_t length, bool wait);
+
+/*
+ * sr_extend prepares what mremap does with these arguments, or does it and returns the result.
+ * NULL: the call remains to be made.
+ */
+void *sr_extend(void *address, size_t old, size_t length, int flags, void *to);
 
 /* sr_advise is madvise, for memory that may be shared; real does what concerns other memory. */
 int sr_advise(int (*real)(void *, size_t, int), void *address, size_t length, int advice);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The C library's syscall. UCX overwrites the code of mmap, munmap and madvise, and then makes the
- * system calls with this function. So what these three do to shared memory is done here, too.
+ * The C library's syscall. UCX overwrites the code of mmap, munmap, mremap and madvise, and then
+ * makes the system calls with this function. So what these do to shared memory is done here, too.
  */
 #include "core/export.h"
 #include "memory/shared.h"
@@ -35,6 +35,8 @@ static long on_memory(long number, long a, long b, long c, long d, long e, long 
 		return sr_advise(sr_system_madvise, (void *)a, (size_t)b, (int)c);
 	if (number == SYS_mmap)
 		p = sr_mapped_map((void *)a, (size_t)b, (int)c, (int)d, false);
+	if (number == SYS_mremap)
+		p = sr_extend((void *)a, (size_t)b, (size_t)c, (int)d, (void *)e);
 	if (p)
 		return (long)p;
 	long result = real(number, a, b, c, d, e, f);
@@ -55,7 +57,8 @@ SR_PUBLIC long syscall(long number, ...)
 	long a = va_arg(args, long), b = va_arg(args, long), c = va_arg(args, long);
 	long d = va_arg(args, long), e = va_arg(args, long), f = va_arg(args, long);
 	va_end(args);
-	if (number == SYS_mmap || number == SYS_munmap || number == SYS_madvise)
+	if (number == SYS_mmap || number == SYS_munmap || number == SYS_mremap ||
+	    number == SYS_madvise)
 		return on_memory(number, a, b, c, d, e, f);
 	return atomic_load_explicit(&next, memory_order_relaxed)(number, a, b, c, d, e, f);
 }

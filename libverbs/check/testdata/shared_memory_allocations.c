@@ -175,6 +175,11 @@ static void shares_anonymous_mappings(void)
 	char *moved = mremap(q + PAGE, LENGTH - PAGE, 2 * LENGTH, MREMAP_MAYMOVE);
 	REQUIRE(moved != MAP_FAILED);
 	memset(moved + LENGTH, 5, LENGTH);
+	/* What is added is zero, also of a file that the daemon has not sealed. */
+	REQUIRE(mremap(moved, 2 * LENGTH, LENGTH, 0) == moved);
+	moved = mremap(moved, LENGTH, 2 * LENGTH, MREMAP_MAYMOVE);
+	REQUIRE(moved != MAP_FAILED);
+	CHECK(!all(moved, LENGTH, 0) && all(moved + LENGTH, LENGTH, 0));
 	USE(moved, 2 * LENGTH, "mapped");
 	CHECK(!munmap(moved, 2 * LENGTH) && !munmap(p, LENGTH));
 	/* The munmap closes the descriptor. */
