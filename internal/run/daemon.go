@@ -273,16 +273,20 @@ const endTimeout = 10 * time.Second
 // release ends the use of the daemon. A private daemon has exited and written its capture when
 // release returns. recorded is what it says of the capture; empty without one.
 func (d *lease) release() (recorded string, err error) {
+	ending := d.process != nil && d.private
+	if ending {
+		// Without its last client it would end by itself, and the signal could kill it meanwhile.
+		d.process.Signal(unix.SIGTERM)
+	}
 	if d.conn != nil {
 		d.conn.Close()
 	}
-	if d.process == nil || !d.private {
+	if !ending {
 		return "", nil
 	}
 	if d.dir != "" {
 		defer os.RemoveAll(d.dir)
 	}
-	d.process.Signal(unix.SIGTERM)
 	select {
 	case e := <-d.exited:
 		if rest, ok := strings.CutPrefix(e.last, "capture "+d.capture+": "); ok {
