@@ -242,6 +242,13 @@ func TestLinkLocalAddresses(t *testing.T) {
 		if err != nil || mac != p.DstMAC {
 			t.Fatalf("resolved % x, %v", mac, err)
 		}
+		if x, ok := rx.(*XDPLink); ok {
+			eventually(t, "the program for the address", func() bool {
+				x.portMu.Lock()
+				defer x.portMu.Unlock()
+				return slices.Contains(x.last.filter.v6, p.Dst.As16())
+			})
+		}
 		batch := message(p, 10_000, 1024)
 		sendAll(t, tx, batch)
 		checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
