@@ -28,7 +28,7 @@ func shareMemory(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "SOFTROCE_MEMORY=aut
 // the words for how its memory is accessed and why, with what the daemon says. AddressSanitizer has
 // an allocator and checks of its own, which must not notice an exchange.
 func TestSharedMemoryIsThatOfTheProgram(t *testing.T) {
-	for _, program := range []string{"shared_memory", "shared_memory_allocations", "shared_memory_processes"} {
+	for _, program := range []string{"shared_memory", "shared_memory_allocations", "shared_memory_extended", "shared_memory_processes"} {
 		t.Run(program+"/plain", func(t *testing.T) { runSharedMemory(t, plain, program) })
 		t.Run(program+"/sanitized", func(t *testing.T) { runSharedMemory(t, sanitized, program) })
 	}
