@@ -320,6 +320,94 @@ func TestMeasurementsAlternate(t *testing.T) {
 	}
 }
 
+// Rows that fell are measured again, others are not, and the runs of both passes count together.
+func TestRowsThatFellAreMeasuredAgain(t *testing.T) {
+	var selected []row
+	recorded := &report{}
+	beside := &measurement{run: func(context.Context, *bench, int) (sample, error) { return sample{value: 1}, nil }}
+	for name, values := range map[string][]float64{"recovers": {2, 2, 8, 8, 8, 8}, "stays": {2, 2, 2, 8, 2, 2}, "has not fallen": {6, 6}} {
+		m := &measurement{name: name, run: func(context.Context, *bench, int) (sample, error) {
+			v := values[0]
+			values = values[1:]
+			return sample{value: v}, nil
+		}}
+		selected = append(selected, row{name: name, of: m, beside: beside})
+		recorded.Rows = append(recorded.Rows, result{Name: name, Ratio: 6})
+	}
+	b := &bench{rounds: 2, results: map[*measurement]*series{}}
+	b.measure(t.Context(), selected)
+	r := &report{Rows: b.resultsOf(selected)}
+	b.repeatFallen(r, []*report{recorded}, selected)
+	for name, want := range map[string]figures{"recovers": {Median: 5, Runs: 4}, "stays": {Median: 2, Runs: 4}, "has not fallen": {Median: 6, Runs: 2}} {
+		if got := r.row(name).Of; got.Median != want.Median || got.Runs != want.Runs {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+	}
+	const want = "stays: the ratio is 2.00, recorded is 6.00"
+	if err := r.compare([]*report{recorded}); err == nil || err.Error() != want {
+		t.Errorf("%v, want %q", err, want)
+	}
+}
+
+// A row whose yardstick could not be measured has failed, but not fallen.
+func TestFailedYardstickIsNoFall(t *testing.T) {
+	r := &report{Rows: []result{{Name: "rate", Of: figures{Runs: 5}, Beside: figures{Name: "TCP"}}}}
+	if fallen := r.fallenRows([]*report{{Rows: []result{{Name: "rate", Ratio: 6}}}}); len(fallen) != 0 {
+		t.Errorf("%+v", fallen)
+	}
+}
+
+func TestProcessorTimeOfAUnit(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		m     measurement
+		count int
+		want  float64
+	}{
+		{"GiB", measurement{unit: gbps, size: 1 << 20}, 2048, 1},
+		{"million messages", measurement{unit: mega}, 2e6, 1},
+		{"round trips, of two messages", measurement{unit: micros}, 1e6, 1},
+	} {
+		if got := c.m.perUnit(2*time.Second, c.count); got != c.want {
+			t.Errorf("%s: %v s, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestProcessorTimeIsThatOfTheTraffic(t *testing.T) {
+	at := func(ms, cpu int, sent uint64) usage {
+		return usage{time.Duration(ms) * time.Millisecond, time.Duration(cpu) * time.Millisecond, sent}
+	}
+	for _, c := range []struct {
+		name string
+		list []usage
+		want float64
+	}{
+		{"set-up, traffic, end", []usage{at(0, 0, 0), at(50, 100, 10), at(100, 120, 1000), at(150, 150, 2200), at(200, 250, 2300)}, 0.5},
+		{"a pause in it", []usage{at(0, 0, 0), at(50, 50, 1000), at(100, 50, 1000), at(200, 100, 3000), at(250, 160, 3010)}, 0.5},
+		{"no traffic", []usage{at(0, 0, 7), at(50, 100, 7)}, 0},
+		{"no time", []usage{at(0, 0, 0)}, 0},
+		{"nothing", nil, 0},
+	} {
+		if got := processorsAtWork(c.list); got != c.want {
+			t.Errorf("%s: %v processors, want %v", c.name, got, c.want)
+		}
+	}
+	const dev = "Inter-| Receive | Transmit\n face |bytes packets\n    lo: 5 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\n  veth0: 10 1 0 0 0 0 0 0 77 1 0 0 0 0 0 0\n"
+	if n, err := sentBytes(dev, "veth0"); n != 77 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if _, err := sentBytes(dev, "veth"); err == nil {
+		t.Error("an interface that does not exist has sent something")
+	}
+	if d, err := cpuTicks("42 (softroce) S 1 1 1 0 -1 0 0 0 0 0 120 30 0 0 20 0\n"); d != 1500*time.Millisecond || err != nil {
+		t.Errorf("%v, %v", d, err)
+	}
+	if _, err := cpuTicks("cpu 1 2 3 4 5 6 7 8 9 10\ncpu0 11 12 13 14 15 16 17 18 19 20\n"); err == nil {
+		t.Error("the machine's time is that of a process")
+	}
+}
+
 func TestOnlyRunsWithoutClockAreRepeated(t *testing.T) {
 	for _, c := range []struct {
 		failure string

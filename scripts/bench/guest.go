@@ -71,6 +71,8 @@ func inGuest(k guestKernel, program string, size int, unit string, rxe bool) *me
 		}
 		ctx, cancel := context.WithCancel(ctx) // ends the server and the daemon, too
 		defer cancel()
+		var daemon string // its process
+		var before time.Duration
 		if !rxe {
 			// It accepts clients when it has printed the socket.
 			d, err := g.Start(ctx, runLimit, guestBinary+" daemon --socket /tmp/s")
@@ -87,6 +89,12 @@ func inGuest(k guestKernel, program string, size int, unit string, rxe bool) *me
 					return sample{}, fmt.Errorf("daemon in the guest: %s", d.Output())
 				case <-time.After(50 * time.Millisecond):
 				}
+			}
+			if daemon, err = g.Run(ctx, runLimit, "pidof softroce"); err == nil {
+				before, err = processTime(ctx, g, daemon)
+			}
+			if err != nil {
+				return sample{}, fmt.Errorf("processor time of the daemon: %w", err)
 			}
 		}
 		port := harness.FreePort()
@@ -105,7 +113,22 @@ func inGuest(k guestKernel, program string, size int, unit string, rxe bool) *me
 		if err != nil {
 			return sample{}, fmt.Errorf("%w: %s", err, out)
 		}
-		return parsePerftest(out, unit)
+		result, err := parsePerftest(out, unit)
+		if err != nil || rxe {
+			return result, err
+		}
+		after, err := processTime(ctx, g, daemon)
+		result.cpu = m.perUnit(after-before, count)
+		return result, err
 	}
 	return m
+}
+
+// processTime returns the processor time of a process in a guest. rxe has no process of its own.
+func processTime(ctx context.Context, g *rxelab.Guest, pid string) (time.Duration, error) {
+	stat, err := g.Run(ctx, runLimit, fmt.Sprintf("cat /proc/%s/stat", strings.TrimSpace(pid)))
+	if err != nil {
+		return 0, fmt.Errorf("%w: %s", err, stat)
+	}
+	return cpuTicks(stat)
 }

@@ -5,7 +5,8 @@
 // It runs in namespaces of its own (sandbox.go), so it needs root, leaves nothing behind however it
 // ends, and uses no daemon of the machine. A row of its table compares two measurements (rows.go).
 // Each round carries out every measurement once, one after the other, so that both sides of a row
-// meet the same machine; latencies in a guest three times. The table has medians.
+// meet the same machine; latencies in a guest three times. With -check, rows that fell behind are
+// measured for as many rounds again. The table has medians.
 //
 // The exit status is 0 if every row was measured and, with -check, none fell behind.
 package main
@@ -101,18 +102,29 @@ func run(o *options, selected []row) error {
 		return err
 	}
 	b.measure(context.Background(), selected)
-	for _, row := range selected {
-		r.Rows = append(r.Rows, b.result(row))
-	}
+	r.Rows = b.resultsOf(selected)
+	b.repeatFallen(r, recorded, selected)
 	fmt.Print(r.table())
 	err = r.failures()
 	if o.out != "" {
 		err = errors.Join(err, r.write(o.out))
 	}
-	if recorded != nil {
-		err = errors.Join(err, r.compare(recorded))
+	return errors.Join(err, r.compare(recorded))
+}
+
+// repeatFallen measures the rows of a report that have fallen for as many rounds again. Twice as
+// many runs tell a fall from a host that was busy for a while.
+func (b *bench) repeatFallen(r *report, recorded []*report, selected []row) {
+	var repeated []row
+	for _, res := range r.fallenRows(recorded) {
+		fmt.Fprintf(os.Stderr, "%s: the ratio is %s; measuring again\n", res.Name, significant(res.Ratio))
+		i := slices.IndexFunc(selected, func(row row) bool { return row.name == res.Name })
+		repeated = append(repeated, selected[i])
 	}
-	return err
+	b.measure(context.Background(), repeated)
+	for _, res := range b.resultsOf(repeated) {
+		*r.row(res.Name) = res
+	}
 }
 
 // A bench carries out measurements.
@@ -152,14 +164,17 @@ func newBench(o *options) (*bench, error) {
 // runLimit ends a run that hangs.
 const runLimit = 2 * time.Minute
 
-// measure carries out the measurements that rows need, each once a round or as often as it says.
+// measure carries out the measurements that rows need, each once a round or as often as it says,
+// and adds to what they have found before.
 func (b *bench) measure(ctx context.Context, rows []row) {
 	var all []*measurement
 	for _, r := range rows {
 		for _, m := range []*measurement{r.beside, r.of} {
 			if m != nil && !slices.Contains(all, m) {
 				all = append(all, m)
-				b.results[m] = &series{}
+				if b.results[m] == nil {
+					b.results[m] = &series{}
+				}
 			}
 		}
 	}

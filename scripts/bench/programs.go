@@ -34,7 +34,7 @@ const (
 	gbps     = "Gb/s"
 	micros   = "µs"
 	mega     = "M/s"
-	messages = 1e6 // for which processor time is given, if a row counts messages
+	messages = 1e6 // for which processor time is given, if a row is about messages
 	gib      = 1 << 30
 )
 
@@ -57,6 +57,9 @@ func (m *measurement) perUnit(cpu time.Duration, count int) float64 {
 	switch m.unit {
 	case gbps:
 		return cpu.Seconds() / (float64(count) * float64(m.size) / gib)
+	case micros:
+		count *= 2 // messages of a round trip
+		fallthrough
 	case mega:
 		return cpu.Seconds() / (float64(count) / messages)
 	}

@@ -40,18 +40,25 @@ func roundRobin(qps, depth int) *measurement {
 		for i := range t.ends {
 			t.ends[i].prefix = nil // it is no program of libibverbs
 		}
+		stop := t.watch(interfaceName(twoDaemons.mtu))
 		out, _, err := t.exchange(ctx, port, perf(1, "--server", "--once"), func(host string) []string {
 			return perf(0, "write", "--client", host, "--size", "4KiB", "--qps", fmt.Sprint(qps), "--depth", fmt.Sprint(depth),
 				"--duration", b.runTime.String(), "--latency", "0s", "--json")
 		})
-		if err != nil {
+		processors, watchErr := stop()
+		if err = errors.Join(err, watchErr); err != nil {
 			return sample{}, err
 		}
 		var result struct {
 			Bandwidth float64 `json:"bandwidth_gbps"`
 		}
-		err = json.Unmarshal([]byte(out), &result)
-		return sample{value: result.Bandwidth}, err
+		if err := json.Unmarshal([]byte(out), &result); err != nil {
+			return sample{}, err
+		}
+		if result.Bandwidth <= 0 || processors == 0 {
+			return sample{}, fmt.Errorf("no traffic was seen: %s", out)
+		}
+		return sample{value: result.Bandwidth, cpu: processors / (result.Bandwidth * 1e9 / 8 / gib)}, nil
 	}
 	return m
 }

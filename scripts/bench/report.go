@@ -50,6 +50,14 @@ type figures struct {
 	Runs   int     `json:"runs"`
 }
 
+// resultsOf returns the rows of a report.
+func (b *bench) resultsOf(rows []row) (list []result) {
+	for _, r := range rows {
+		list = append(list, b.result(r))
+	}
+	return list
+}
+
 // result returns a row of the report.
 func (b *bench) result(r row) result {
 	res := result{Name: r.name, Unit: r.of.unit, Lower: r.lower, Floor: r.floor, Goal: r.goal}
@@ -287,8 +295,8 @@ func (r *report) failures() (err error) {
 	return err
 }
 
-// fallen reports whether the ratio is worse than a recorded one by more than a quarter.
-func (r *result) fallen(recorded float64) bool {
+// hasFallen reports whether the ratio is worse than a recorded one by more than a quarter.
+func (r *result) hasFallen(recorded float64) bool {
 	const least = 1 - 0.25
 	if r.Lower {
 		return r.worse(recorded / least)
@@ -296,40 +304,61 @@ func (r *result) fallen(recorded float64) bool {
 	return r.worse(recorded * least)
 }
 
-// compare returns an error for each row whose ratio has fallen below the best recorded one. The
-// reports of machines with the same processors count, or if there is none, all: then a row must
-// have fallen below each. A figure with nothing beside it counts only if it misses its goal: it may
-// be too small to repeat so closely.
-func (r *report) compare(recorded []*report) (err error) {
+// comparable returns the reports of recorded that r is compared with: those of machines with the
+// same processors, or if there is none, all.
+func (r *report) comparable(recorded []*report) []*report {
 	same := slices.DeleteFunc(slices.Clone(recorded), func(other *report) bool { return other.processors() != r.processors() })
-	elsewhere := len(same) == 0
-	if !elsewhere {
-		recorded = same
+	if len(same) == 0 {
+		return recorded
 	}
+	return same
+}
+
+// bestRatios returns the best ratios of a row in reports.
+func bestRatios(reports []*report, name string) (list []float64) {
+	for _, r := range reports {
+		if row := r.row(name); row != nil {
+			list = append(list, row.best())
+		}
+	}
+	return list
+}
+
+// fallenRows returns the rows whose ratio has fallen below the best one of each report that r is
+// compared with. A figure with nothing beside it counts only if it misses its goal: it may be too
+// small to repeat so closely.
+func (r *report) fallenRows(recorded []*report) (list []result) {
 	for _, res := range r.Rows {
-		if res.Of.Runs == 0 || res.Beside.Runs == 0 && res.reachesGoal() {
+		failed := res.Of.Runs == 0 || res.Beside.Name != "" && res.Beside.Runs == 0
+		if failed || res.Beside.Runs == 0 && res.reachesGoal() {
 			continue
 		}
-		var ratios []string
-		reached := false
-		for _, other := range recorded {
-			if was := other.row(res.Name); was != nil {
-				ratios = append(ratios, significant(was.best()))
-				reached = reached || !res.fallen(was.best())
-			}
-		}
-		if len(ratios) > 0 && !reached {
-			err = errors.Join(err, fmt.Errorf("%s: the ratio is %s, recorded is %s", res.Name, significant(res.Ratio), strings.Join(ratios, ", ")))
+		was := bestRatios(r.comparable(recorded), res.Name)
+		if len(was) > 0 && !slices.ContainsFunc(was, func(ratio float64) bool { return !res.hasFallen(ratio) }) {
+			list = append(list, res)
 		}
 	}
-	if err != nil && elsewhere {
-		var machines []string
-		for _, other := range recorded {
-			machines = append(machines, other.processors())
+	return list
+}
+
+// compare returns an error for each row that has fallen.
+func (r *report) compare(recorded []*report) (err error) {
+	others := r.comparable(recorded)
+	for _, res := range r.fallenRows(recorded) {
+		var was []string
+		for _, ratio := range bestRatios(others, res.Name) {
+			was = append(was, significant(ratio))
 		}
-		err = errors.Join(err, fmt.Errorf("recorded elsewhere (%s), and not on a %s, where ratios may differ: "+
-			"for a comparison here, measure an earlier commit with -o FILE, and then this one with -check FILE",
-			strings.Join(machines, "; "), r.processors()))
+		err = errors.Join(err, fmt.Errorf("%s: the ratio is %s, recorded is %s", res.Name, significant(res.Ratio), strings.Join(was, ", ")))
 	}
-	return err
+	if err == nil || others[0].processors() == r.processors() {
+		return err
+	}
+	var machines []string
+	for _, other := range others {
+		machines = append(machines, other.processors())
+	}
+	return errors.Join(err, fmt.Errorf("recorded elsewhere (%s), and not on a %s, where ratios may differ: "+
+		"for a comparison here, measure an earlier commit with -o FILE, and then this one with -check FILE",
+		strings.Join(machines, "; "), r.processors()))
 }
