@@ -20,12 +20,10 @@ import (
 type mover struct {
 	here, elsewhere sighting // since the last update, on the engine's processor and on another one
 
-	clients int      // what Engine.clients returned at the last update
-	apart   bool     // several clients, of which the last update found none here and one that waits
-	client  *Context // for which the last updates would have moved a thread
-	target  uint32   // the processor, plus 1, to which they would have moved it
-	steady  int      // the number of these updates
-	settled backoff  // no thread moves, because one has moved
+	clients int  // what Engine.clients returned at the last update
+	apart   bool // several clients, of which the last update found none here and one that waits
+
+	settledUntil int64 // no thread moves, because one has moved
 }
 
 // A sighting is of a client that got a packet.
@@ -36,8 +34,10 @@ type sighting struct {
 }
 
 const (
-	// steadyChecks is how many updates have to find the same until a thread moves.
-	steadyChecks = 3
+	// settleTime is how long no thread moves after one has moved, in nanoseconds. The kernel's load
+	// balancer moves one to the wrong processor again, in a guest with two about twelve times a
+	// second, so this must be much shorter than the time between.
+	settleTime = 2e6
 
 	// apartSpins is how many times longer than EngineConfig.Spin the engine spins while it is apart
 	// from its clients. If it sleeps, the kernel moves one of them to its processor.
@@ -46,6 +46,10 @@ const (
 	// A client that waits for completions for less than 1/waitingShare of the time has other work
 	// to do. It would lack the processor for that if it shared one.
 	waitingShare = 4
+
+	// minSeen is how long before an update two clients have got their first packet if one moves, in
+	// nanoseconds. What they have waited since then says little if that was just now.
+	minSeen = 200e3
 
 	// The client's count of the time that it has waited is ambiguous after this, in nanoseconds.
 	waitedWrap = 60e6
@@ -80,14 +84,11 @@ func (m *mover) forget(c *Context) {
 			*s = sighting{}
 		}
 	}
-	if m.client == c {
-		m.client, m.steady = nil, 0
-	}
 }
 
 // reset is for an engine that has no need to lend its processor.
 func (m *mover) reset() {
-	m.here, m.elsewhere, m.apart, m.steady = sighting{}, sighting{}, false, 0
+	m.here, m.elsewhere, m.apart = sighting{}, sighting{}, false
 }
 
 // processor returns that of the client, plus 1, or 0.
@@ -103,10 +104,11 @@ func (s *sighting) waits(now int64) bool {
 	return published&abi.ProcessorMask == s.processor() && waited >= (now-s.at)/waitingShare
 }
 
-// follows reports whether s should move to the processor of o: both wait. A client of another user
-// cannot make it move.
+// follows reports whether s should move to the processor of o: both wait, and have been seen for
+// long enough to tell. A client of another user cannot make it move.
 func (s *sighting) follows(o *sighting, now int64) bool {
-	return s.waits(now) && o.waits(now) && s.client.opt.UID == o.client.opt.UID
+	seen := now - max(s.at, o.at)
+	return seen >= minSeen && s.waits(now) && o.waits(now) && s.client.opt.UID == o.client.opt.UID
 }
 
 // spinTime returns for how long the engine spins without work, which usually is limit.
@@ -117,44 +119,29 @@ func (m *mover) spinTime(limit int64) int64 {
 	return limit
 }
 
-// update finds out whether a thread is on the wrong processor, and moves it if the last updates
-// found the same. served: a program on the engine's processor has got a packet lately. It reports
-// whether it has moved the engine. A client moves itself.
+// update moves a thread that is on the wrong processor. served: a program on the engine's processor
+// has got a packet lately. It reports whether it has moved the engine. A client moves itself.
 func (m *mover) update(s *spinner, now int64, processor uint32, clients int, contended, served bool) (moved bool) {
 	here, elsewhere, was := m.here, m.elsewhere, m.apart
 	m.here, m.elsewhere, m.clients = sighting{}, sighting{}, clients
 	several := clients > 1 && s.overcommit
 	to := elsewhere.processor()
 	m.apart = several && here.client == nil && to != processor && elsewhere.waits(now)
-	if m.apart && !was { // what kept it from spinning is over
-		m.settled = backoff{}
+	if m.apart && !was { // the last move was right, and what kept it from spinning is over
+		m.settledUntil = now
 		s.noSpin.until, s.noSpin.lost = min(s.noSpin.until, now), 0
 	}
 	joins := clients == 1 && to != 0 && !served
 	leaves := several && here.processor() == processor && here.follows(&elsewhere, now)
-	client := elsewhere.client
-	if leaves {
-		client = here.client
-	}
-	switch {
-	case !contended || to == processor || !joins && !leaves:
-		m.steady = 0
-		return false
-	case m.steady == 0 || to != m.target || client != m.client:
-		m.target, m.client, m.steady = to, client, 1
-	default:
-		m.steady++
-	}
-	if m.steady < steadyChecks || now < m.settled.until {
+	if !contended || to == processor || !joins && !leaves || now < m.settledUntil {
 		return false
 	}
-	m.steady = 0
-	m.settled.extend(now)
+	m.settledUntil = now + settleTime
 	if joins {
 		moveTo(int(to - 1))
 		return true
 	}
-	atomic.StoreUint32(word(client.opt.Doorbell, abi.DoorbellMove), to)
+	atomic.StoreUint32(word(here.client.opt.Doorbell, abi.DoorbellMove), to)
 	return false
 }
 

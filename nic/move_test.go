@@ -12,44 +12,57 @@ import (
 
 // An engine joins its only client on another processor if other threads use its own.
 func TestEngineJoinsItsClient(t *testing.T) {
+	const far = 9 + 1<<15 // a processor, plus 1, that does not exist
 	for _, c := range []struct {
 		name    string
-		at      []uint32 // where the client is, from one update to the next
+		packets bool
 		shared  bool
 		clients int
 		here    bool // so is another program, which got a packet
 		moves   bool
 	}{
-		{"an only client", []uint32{9, 9, 9}, true, 1, false, true},
-		{"seen too few times", []uint32{9, 9}, true, 1, false, false},
-		{"one that moves", []uint32{9, 8, 9, 8, 9, 8}, true, 1, false, false},
-		{"one without packets", []uint32{9, 9, 0, 9, 9}, true, 1, false, false},
-		{"the processor is not shared", []uint32{9, 9, 9, 9}, false, 1, false, false},
-		{"several clients", []uint32{9, 9, 9, 9}, true, 2, false, false},
-		{"another program on the processor", []uint32{9, 9, 9, 9}, true, 1, true, false},
+		{"an only client", true, true, 1, false, true},
+		{"one without packets", false, true, 1, false, false},
+		{"the processor is not shared", true, false, 1, false, false},
+		{"several clients", true, true, 2, false, false},
+		{"another program on the processor", true, true, 1, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pin(t)
 			l, s, now := lender{}, spinner{limit: 50e3, overcommit: true, shared: c.shared}, int64(1e9)
 			l.locate()
-			client := aClientOn(0)
-			for _, at := range c.at {
+			client := aClientOn(far)
+			for i := range 10 {
 				now += overcommitCheck
 				s.checked = now
-				if at != 0 {
-					*word(client.opt.Doorbell, abi.DoorbellProcessor) = 1<<15 + at // it does not exist
+				if c.packets {
 					l.notePacket(now, client, true)
 				}
 				if c.here {
 					l.notePacket(now, aClientOn(l.processor), true)
 				}
-				l.update(&s, now, c.clients)
-				l.update(&s, now, c.clients) // one check is one update
-			}
-			if moved := l.mover.settled.until != 0; moved != c.moves {
-				t.Errorf("moves %t, want %t", moved, c.moves)
+				settled := i%(settleTime/overcommitCheck) == 0 // since the last move
+				if moves := l.update(&s, now, c.clients); moves != (c.moves && settled) {
+					t.Errorf("check %d: moves %t, want %t", i, moves, c.moves && settled)
+				}
 			}
 		})
+	}
+}
+
+// One check of the spinner is one update: another one of it does not forget who has got packets.
+func TestOneCheckIsOneUpdate(t *testing.T) {
+	pin(t)
+	l, s, now := lender{}, spinner{limit: 50e3, overcommit: true, shared: true}, int64(1e9)
+	l.locate()
+	client := aClientOn(l.processor)
+	for i, forgets := range []bool{true, false} {
+		s.checked = now
+		l.notePacket(now, client, true)
+		l.update(&s, now, 2)
+		if got := l.mover.here.client == nil; got != forgets {
+			t.Errorf("update %d of a check: forgets the client %t, want %t", i, got, forgets)
+		}
 	}
 }
 
@@ -68,8 +81,8 @@ func TestClientLeavesTheEnginesProcessor(t *testing.T) {
 	)
 	for _, c := range []struct {
 		name            string
-		here, elsewhere int64 // how long each waits from one check to the next
-		checks          int
+		here, elsewhere int64  // how long each waits from one check to the next
+		late            bool   // they get their first packet only then
 		step            uint32 // by which the other one's processor changes then, and back
 		users           [2]uint32
 		shared          bool
@@ -77,16 +90,16 @@ func TestClientLeavesTheEnginesProcessor(t *testing.T) {
 		clients         int
 		moves           bool
 	}{
-		{"both wait", waits, waits, 3, 0, [2]uint32{1, 1}, true, overcommit, 2, true},
-		{"seen too few times", waits, waits, 2, 0, [2]uint32{1, 1}, true, overcommit, 2, false},
-		{"this one has other work", works, waits, 9, 0, [2]uint32{1, 1}, true, overcommit, 2, false},
-		{"the other one has other work", waits, works, 9, 0, [2]uint32{1, 1}, true, overcommit, 2, false},
-		{"the other one moves", waits, waits, 9, 1, [2]uint32{1, 1}, true, overcommit, 2, false},
-		{"different users", waits, waits, 9, 0, [2]uint32{1, 2}, true, overcommit, 2, false},
-		{"the processor is not shared", waits, waits, 9, 0, [2]uint32{1, 1}, false, overcommit, 2, false},
-		{"there are idle processors", waits, waits, 9, 0, [2]uint32{1, 1}, true, false, 2, false},
-		{"only one transmits", waits, waits, 9, 0, [2]uint32{1, 1}, true, overcommit, 1, false},
-		{"one engine of several", waits, waits, 9, 0, [2]uint32{1, 1}, true, overcommit, 0, false},
+		{"both wait", waits, waits, false, 0, [2]uint32{1, 1}, true, overcommit, 2, true},
+		{"seen only just now", waits, waits, true, 0, [2]uint32{1, 1}, true, overcommit, 2, false},
+		{"this one has other work", works, waits, false, 0, [2]uint32{1, 1}, true, overcommit, 2, false},
+		{"the other one has other work", waits, works, false, 0, [2]uint32{1, 1}, true, overcommit, 2, false},
+		{"the other one moves", waits, waits, false, 1, [2]uint32{1, 1}, true, overcommit, 2, false},
+		{"different users", waits, waits, false, 0, [2]uint32{1, 2}, true, overcommit, 2, false},
+		{"the processor is not shared", waits, waits, false, 0, [2]uint32{1, 1}, false, overcommit, 2, false},
+		{"there are idle processors", waits, waits, false, 0, [2]uint32{1, 1}, true, false, 2, false},
+		{"only one transmits", waits, waits, false, 0, [2]uint32{1, 1}, true, overcommit, 1, false},
+		{"one engine of several", waits, waits, false, 0, [2]uint32{1, 1}, true, overcommit, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pin(t)
@@ -101,23 +114,27 @@ func TestClientLeavesTheEnginesProcessor(t *testing.T) {
 					l.notePacket(now, client, true)
 				}
 			}
-			for range c.checks {
-				packets()
+			for i := range 4 {
+				if !c.late {
+					packets()
+				}
 				here.wait(c.here)
 				elsewhere.wait(c.elsewhere)
-				packets() // the first ones count
 				now += overcommitCheck
+				packets() // the first ones count
 				s.checked = now
 				*word(elsewhere.opt.Doorbell, abi.DoorbellProcessor) += c.step
 				l.update(&s, now, c.clients)
 				*word(elsewhere.opt.Doorbell, abi.DoorbellProcessor) -= c.step
-			}
-			want := uint32(0)
-			if c.moves {
-				want = far
-			}
-			if got := *word(here.opt.Doorbell, abi.DoorbellMove); got != want {
-				t.Errorf("moves to %d, want %d", got, want)
+				want := uint32(0)
+				if settled := i%(settleTime/overcommitCheck) == 0; c.moves && settled {
+					want = far
+				}
+				move := word(here.opt.Doorbell, abi.DoorbellMove)
+				if *move != want {
+					t.Errorf("check %d: moves to %d, want %d", i, *move, want)
+				}
+				*move = 0
 			}
 			if *word(elsewhere.opt.Doorbell, abi.DoorbellMove) != 0 {
 				t.Error("the other client moves")
@@ -141,7 +158,7 @@ func TestWaitingClientIsForgotten(t *testing.T) {
 }
 
 // While several clients wait elsewhere, the engine spins for longer. When they have left it, what
-// kept it from spinning is over, and one that comes to its processor moves again soon.
+// kept it from spinning is over, and one that comes to its processor moves again at once.
 func TestEngineSpinsForLongerApartFromItsClients(t *testing.T) {
 	pin(t)
 	const far = 9 + 1<<15
@@ -167,7 +184,7 @@ func TestEngineSpinsForLongerApartFromItsClients(t *testing.T) {
 		{"several clients once more", far, true, true, 2, false, true, true},
 	} {
 		s.overcommit, s.shared = c.overcommit, true
-		l.mover.settled.extend(now)
+		l.mover.settledUntil = now + 10*settleTime
 		l.mover.elsewhere = sighting{elsewhere, c.at, now}
 		*word(elsewhere.opt.Doorbell, abi.DoorbellProcessor) = c.at
 		if c.waits {
@@ -187,7 +204,7 @@ func TestEngineSpinsForLongerApartFromItsClients(t *testing.T) {
 		if got := l.mover.spinTime(s.limit); got != want {
 			t.Errorf("%s: spins for %d ns, want %d", c.name, got, want)
 		}
-		if free := l.mover.settled.until == 0; free != c.ends {
+		if free := l.mover.settledUntil <= now; free != c.ends {
 			t.Errorf("%s: clients may move at once %t, want %t", c.name, free, c.ends)
 		}
 		if ends := s.noSpin == (backoff{until: now, length: minBackoff}); ends != c.ends {
@@ -217,10 +234,9 @@ func TestClientKnowsTheEnginesProcessor(t *testing.T) {
 		if l.mover.here.client != here || l.mover.elsewhere.client != elsewhere {
 			t.Error("does not know where the clients run")
 		}
-		l.mover.client, l.mover.steady = here, 2
 		l.forget(here)
 		l.forget(elsewhere)
-		if m := &l.mover; m.here.client != nil || m.elsewhere.client != nil || m.client != nil || m.steady != 0 {
+		if m := &l.mover; m.here.client != nil || m.elsewhere.client != nil {
 			t.Error("knows contexts that are closed")
 		}
 	}
@@ -250,11 +266,9 @@ func TestMoveKeepsAffinity(t *testing.T) {
 		l.locate()
 		to := other(l.processor)
 		client := aClientOn(to)
-		for range steadyChecks {
-			s.checked += overcommitCheck
-			l.notePacket(s.checked, client, true)
-			l.update(&s, s.checked, 1)
-		}
+		s.checked += overcommitCheck
+		l.notePacket(s.checked, client, true)
+		l.update(&s, s.checked, 1)
 		if successes++; l.processor != to {
 			successes = 0
 		}
