@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"softroce/mrtable"
+	"softroce/packet"
+	"softroce/wire"
 )
 
 // AddProc lets a goroutine that keeps its thread busy run beside that of the test, like a client's,
@@ -25,6 +27,12 @@ func Describe(d *Device) (visit func(n int) (done bool), finish func() Snapshot)
 	s := &description{device: d}
 	return s.visit, s.finish
 }
+
+// Joined returns how many packets the run at the front of frames has.
+func Joined(frames []wire.RxFrame) int { return joined(frames).Packets() }
+
+// LastRun returns the run that was received last, if no other packet was received after it.
+func (d *Device) LastRun() packet.Run { return d.buffers.pkt.Run }
 
 // Bounds of a step.
 const (

@@ -134,18 +134,19 @@ func (c *Context) prefetchRung(set uint64, first int) {
 	}
 }
 
-// prefetchReceivers starts to load the receivers of frames behind frame i of a batch.
-func (d *Device) prefetchReceivers(batch []wire.RxFrame, i int) {
-	qp, state := i+qpAhead, i+stateAhead
+// prefetchReceivers starts to load the receivers of frames behind those from i to next, which are
+// for one queue pair.
+func (d *Device) prefetchReceivers(batch []wire.RxFrame, i, next int) {
+	qp, state := max(i+qpAhead, next), max(i+stateAhead, next)
 	if i == 0 { // so far nothing was prefetched
 		qp, state = 0, 0
 	}
-	for ; qp <= i+qpAhead && qp < len(batch); qp++ {
+	for ; qp < next+qpAhead && qp < len(batch); qp++ {
 		if q, _ := d.coldReceiver(&batch[qp]); q != nil {
 			q.prefetch()
 		}
 	}
-	for ; state <= i+stateAhead && state < len(batch); state++ {
+	for ; state < next+stateAhead && state < len(batch); state++ {
 		switch q, request := d.ownReceiver(&batch[state]); {
 		case q == nil:
 		case request:
@@ -154,7 +155,7 @@ func (d *Device) prefetchReceivers(batch []wire.RxFrame, i int) {
 			q.prefetchState(transport.QPSize)
 		}
 	}
-	if wqe := i + wqeAhead; i > 0 && wqe < len(batch) {
+	if wqe := next - 1 + wqeAhead; i > 0 && wqe < len(batch) {
 		if q, request := d.ownReceiver(&batch[wqe]); q != nil && !request {
 			q.t.PrefetchOldest()
 		}

@@ -138,7 +138,7 @@ func TestAnyFrameMayBePrefetched(t *testing.T) {
 		}
 	}
 	for i := range batch {
-		d.prefetchReceivers(batch, i)
+		d.prefetchReceivers(batch, i, i+1)
 		if q, _ := d.ownReceiver(&batch[i]); q != nil && q.device != d {
 			t.Fatal("what a queue pair of another slice points to would be read")
 		}

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/packet"
 	"softroce/transport"
 	"softroce/wire"
 )
@@ -18,6 +20,29 @@ type packetsOnly struct{ wire.Link }
 func (l packetsOnly) HoldsReferences() bool { return wire.HoldsReferences(l.Link) }
 
 func (l packetsOnly) Counters() *wire.LinkCounters { return l.Link.(wire.Counted).Counters() }
+
+// oneByOne is packetsOnly with single packets, so that the NIC cannot join any.
+type oneByOne struct{ packetsOnly }
+
+func (l oneByOne) Receive(now int64, batch []wire.RxFrame) (int, error) {
+	return l.Link.Receive(now, batch[:1])
+}
+
+// A joinCounter is packetsOnly and counts the packets that a NIC receives, and the runs that it
+// makes of them.
+type joinCounter struct {
+	packetsOnly
+	runs, packets int
+}
+
+func (l *joinCounter) Receive(now int64, batch []wire.RxFrame) (int, error) {
+	n, err := l.Link.Receive(now, batch)
+	for frames := batch[:n]; len(frames) > 0; frames = frames[nic.Joined(frames):] {
+		l.runs++
+	}
+	l.packets += n
+	return n, err
+}
 
 // A runCounter counts the frames and packets that a NIC receives.
 type runCounter struct {
@@ -40,27 +65,34 @@ func (l *runCounter) ReceiveRuns(now int64, batch []wire.RxFrame) (int, error) {
 	return n, err
 }
 
-// NICs that send runs do, step by step, what they do with packets: completions, counters and
-// memory are the same, with many queue pairs, messages of many lengths, both kinds of memory,
-// receives that come late or are too short, and regions that are deregistered.
+// NICs that send runs, or make runs of the packets that arrive together, do, step by step, what
+// they do with packets: completions, counters and memory are the same, with many queue pairs,
+// messages of many lengths, both kinds of memory, receives that come late or are too short, and
+// regions that are deregistered.
 func TestRunsChangeNothing(t *testing.T) {
 	frames, packets := 0, 0
+	runs, joined := 0, 0
 	for seed := range uint64(24) {
-		var logs [2]string
-		for mode := range logs { // packets, runs
+		var logs [3]string
+		for mode := range logs { // packets, runs, packets that are joined
 			r := rand.New(rand.NewPCG(seed, 5))
 			w := newTestFabric(t)
 			w.mem = 1 << 19
-			count := &runCounter{}
+			count, joins := &runCounter{}, &joinCounter{}
 			var cs [2]*client
 			for i := range cs {
 				cs[i] = w.client(w.nic(byte(i+1), func(l wire.Link) wire.Link {
-					if mode == 0 {
-						return packetsOnly{l}
-					}
-					if i == 1 {
+					switch {
+					case mode == 0:
+						return oneByOne{packetsOnly{l}}
+					case i == 1 && mode == 1:
 						count.Link = l
 						return count
+					case i == 1:
+						joins.Link = l
+						return joins
+					case mode == 2:
+						return packetsOnly{l}
 					}
 					return l
 				}))
@@ -130,21 +162,28 @@ func TestRunsChangeNothing(t *testing.T) {
 			fmt.Fprintf(&log, "%x", cs[1].mem[1<<18:1<<18+1000])
 			logs[mode] = log.String()
 			frames, packets = frames+count.frames, packets+count.packets
+			runs, joined = runs+joins.runs, joined+joins.packets
 		}
-		if logs[0] != logs[1] {
-			x, y := bytes.Split([]byte(logs[0]), []byte("\n")), bytes.Split([]byte(logs[1]), []byte("\n"))
+		for mode := 1; mode < len(logs); mode++ {
+			if logs[0] == logs[mode] {
+				continue
+			}
+			x, y := bytes.Split([]byte(logs[0]), []byte("\n")), bytes.Split([]byte(logs[mode]), []byte("\n"))
 			for i := range x {
 				if i >= len(y) || !bytes.Equal(x[i], y[i]) {
 					at := 0
 					for y := y[min(i, len(y)-1)]; at < min(len(x[i]), len(y)) && x[i][at] == y[at]; at++ {
 					}
-					t.Fatalf("seed %d, from %d on: packets\n%s\nruns\n%s", seed, at, x[i][max(0, at-200):], y[min(i, len(y)-1)][max(0, at-200):])
+					t.Fatalf("seed %d, mode %d, from %d on: packets\n%s\nruns\n%s", seed, mode, at, x[i][max(0, at-200):], y[min(i, len(y)-1)][max(0, at-200):])
 				}
 			}
 		}
 	}
 	if frames*3 > packets {
 		t.Errorf("%d packets arrived in %d frames", packets, frames)
+	}
+	if runs*3 > joined {
+		t.Errorf("%d packets became %d runs", joined, runs)
 	}
 }
 
@@ -162,6 +201,97 @@ func TestLongMessagesAreRuns(t *testing.T) {
 	w.run(1e9)
 	if count.packets != 64 || count.frames > 8 {
 		t.Errorf("4 messages of 64 KiB: %d packets in %d frames", count.packets, count.frames)
+	}
+}
+
+// Packets are joined only if they continue a message the same way and with the same length, and
+// nothing about them is unusual.
+func TestOnlyWhatContinuesAMessageIsJoined(t *testing.T) {
+	frames := func() []wire.RxFrame {
+		first := packet.Header{BTH: packet.BTH{Opcode: packet.WriteFirst, PKey: packet.DefaultPKey, DestQP: 18, PSN: packet.PSNMask}}
+		head := make([]byte, packet.MaxHeaderLen)
+		head = head[:first.Put(head)]
+		fs := make([]wire.RxFrame, 3)
+		for k, run := range []packet.Run{{}, {Repeat: 1}, {Repeat: 2, Ends: true}} {
+			b := make([]byte, packet.MaxHeaderLen)
+			fs[k] = wire.RxFrame{Head: append(b[:run.Header(b, head, k)], make([]byte, 256)...),
+				Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2")}
+		}
+		return fs
+	}
+	for name, c := range map[string]struct {
+		change func(fs []wire.RxFrame)
+		want   int
+	}{
+		"nothing":        {func([]wire.RxFrame) {}, 3},
+		"IPv4 ID":        {func(fs []wire.RxFrame) { fs[1].ID++ }, 3},
+		"payload apart":  {func(fs []wire.RxFrame) { h := fs[1].Head; fs[1].Head, fs[1].Tail = h[:20], [][]byte{h[20:30], h[30:]} }, 3},
+		"source":         {func(fs []wire.RxFrame) { fs[1].Src = fs[1].Dst }, 1},
+		"destination":    {func(fs []wire.RxFrame) { fs[2].Dst = fs[2].Src }, 2},
+		"network":        {func(fs []wire.RxFrame) { fs[1].Network = packet.RoCEv1 }, 1},
+		"congestion":     {func(fs []wire.RxFrame) { fs[2].TClass = 3 }, 2},
+		"VLAN":           {func(fs []wire.RxFrame) { fs[1].Tagged, fs[1].TCI = true, 7 }, 1},
+		"priority":       {func(fs []wire.RxFrame) { fs[0].Tagged, fs[1].Tagged, fs[1].TCI = true, true, 1<<13 }, 1},
+		"ICRC of first":  {func(fs []wire.RxFrame) { fs[0].BadICRC = true }, 1},
+		"ICRC of last":   {func(fs []wire.RxFrame) { fs[2].BadICRC = true }, 2},
+		"run":            {func(fs []wire.RxFrame) { fs[0].Run.Repeat = 1 }, 1},
+		"run behind":     {func(fs []wire.RxFrame) { fs[2].Run.Repeat = 1 }, 2},
+		"shorter":        {func(fs []wire.RxFrame) { fs[2].Head = fs[2].Head[:len(fs[2].Head)-4] }, 2},
+		"longer":         {func(fs []wire.RxFrame) { fs[1].Tail = [][]byte{{1, 2, 3, 4}} }, 1},
+		"cut":            {func(fs []wire.RxFrame) { fs[1].Head = fs[1].Head[:packet.BTHLen-1] }, 1},
+		"first cut":      {func(fs []wire.RxFrame) { fs[0].Head = fs[0].Head[:packet.BTHLen-1] }, 1},
+		"only BTH first": {func(fs []wire.RxFrame) { fs[0].Head = fs[0].Head[:packet.BTHLen] }, 1},
+		"empty":          {func(fs []wire.RxFrame) { fs[0].Head, fs[1].Head = nil, nil }, 1},
+	} {
+		fs := frames()
+		c.change(fs)
+		if n := nic.Joined(fs); n != c.want {
+			t.Errorf("%s: %d packets are joined, want %d", name, n, c.want)
+		}
+	}
+}
+
+// A runWatcher is packetsOnly and passes no more than max packets together. It records how many
+// packets the longest run had that the device took before a Receive.
+type runWatcher struct {
+	packetsOnly
+	device       *nic.Device
+	max, longest int
+}
+
+func (l *runWatcher) Receive(now int64, batch []wire.RxFrame) (int, error) {
+	if l.device != nil {
+		l.longest = max(l.longest, l.device.LastRun().Packets())
+	}
+	return l.Link.Receive(now, batch[:l.max])
+}
+
+// A responder takes the packets of a message that arrive together as one run, of a SEND those
+// between the first and the last one.
+func TestPacketsThatArriveTogetherAreARun(t *testing.T) {
+	for _, c := range []struct {
+		op                ib.WROpcode
+		together, longest int
+	}{
+		{ib.WRRDMAWrite, 16, 16}, {ib.WRRDMAWrite, 15, 15}, {ib.WRRDMAWrite, 5, 5}, {ib.WRRDMAWrite, 1, 1},
+		{ib.WRRDMAWriteWithImm, 15, 15}, {ib.WRSend, 15, 14}, {ib.WRSend, 5, 5},
+	} {
+		w := newTestFabric(t)
+		watch := &runWatcher{max: c.together}
+		a := w.client(w.nic(1, func(l wire.Link) wire.Link { return packetsOnly{l} }))
+		b := w.client(w.nic(2, func(l wire.Link) wire.Link { watch.Link = l; return watch }))
+		watch.device = b.Device
+		x, y := connected(a, b, smallCaps)
+		fill(a.mem[:64<<10], 3)
+		y.recv(1, b.sge(1<<16, 64<<10))
+		x.post(transport.SendWR{Opcode: c.op, RemoteAddr: 1 << 16, RKey: b.mr.RKey(), SGEs: a.sge(0, 64<<10)})
+		w.run(1e9)
+		if !bytes.Equal(b.mem[1<<16:2<<16], a.mem[:1<<16]) {
+			t.Errorf("%v: the message did not arrive", c.op)
+		}
+		if watch.longest != c.longest {
+			t.Errorf("%v, %d packets together: a run of %d packets, want %d", c.op, c.together, watch.longest, c.longest)
+		}
 	}
 }
 

@@ -61,43 +61,35 @@ func (d *Device) receive() (n int, drained bool) {
 			continue
 		}
 		noting := wire.NoterOf(d.link).Noting()
-		for i := range d.buffers.batch[:k] {
-			d.prefetchReceivers(d.buffers.batch[:k], i)
-			d.buffers.pkt.Len = 0
-			switch f, g := &d.buffers.batch[i], &d.buffers.grhs[i]; {
-			case f.Run.Repeat > 0:
-				cost += d.receiveRun(f, g)
-				continue
-			case noting:
-				d.receiveNoted(f, g)
-			default:
-				d.receiveFrame(f, g)
+		for batch, i := d.buffers.batch[:k], 0; i < k; {
+			run := joined(batch[i:])
+			next := i + run.Packets()
+			d.prefetchReceivers(batch, i, next)
+			if run.Repeat > 0 && d.takeRun(&batch[i], batch[i+1:next], run) {
+				cost += max(d.buffers.pkt.Len, run.Packets()*frameCost)
+				i = next
 			}
-			cost += max(d.buffers.pkt.Len, frameCost)
+			for ; i < next; i++ {
+				cost += d.receiveAlone(&batch[i], &d.buffers.grhs[i], noting)
+			}
 		}
 		d.engine.flush() // before the next Receive reuses the frames' storage
 	}
 	return n, !wire.HoldsReferences(d.link)
 }
 
-// receiveRun gives a run to its queue pair, as a whole if nothing about it is unusual, and returns
-// its cost.
-func (d *Device) receiveRun(f *wire.RxFrame, g *packet.GRH) int {
-	n := f.Run.Packets()
-	cost := max(len(f.Tail[0]), n*frameCost)
-	p := &d.buffers.pkt
-	if _, ok := d.parse(f); ok && !f.CE() {
-		if q, _ := d.lookUpQP(f); q != nil && !q.held() && !q.congestion.notification.Pending() && q.t.ReceiveRun(d.env(q), p) {
-			_, last := f.Run.Opcodes(p.Opcode)
-			d.received(q, last)
-			return cost
-		}
+// receiveAlone receives what the link passed as one frame, and returns its cost.
+func (d *Device) receiveAlone(f *wire.RxFrame, g *packet.GRH, noting bool) int {
+	d.buffers.pkt.Len = 0
+	switch {
+	case f.Run.Repeat > 0:
+		return d.receiveRun(f, g)
+	case noting:
+		d.receiveNoted(f, g)
+	default:
+		d.receiveFrame(f, g)
 	}
-	for k := range n {
-		one := d.buffers.part.Packet(f, k)
-		d.receiveNoted(&one, g)
-	}
-	return cost
+	return max(d.buffers.pkt.Len, frameCost)
 }
 
 // receiveNoted is receiveFrame for a NIC with a capture, which gets a note if the packet is
@@ -265,17 +257,8 @@ func (q *QP) accepts(f *wire.RxFrame, p *transport.RxPacket) (transport.DropReas
 // setPayload sets the packet's payload: what follows the n bytes of headers, without the pad.
 func (r *FrameBuffers) setPayload(f *wire.RxFrame, n int) bool {
 	p := &r.pkt
-	p.Payload = p.Payload[:0]
-	p.Len = len(f.Head) - n
-	if p.Len > 0 {
-		p.Payload = append(p.Payload, f.Head[n:])
-	}
-	for _, t := range f.Tail {
-		if len(t) > 0 {
-			p.Payload = append(p.Payload, t)
-			p.Len += len(t)
-		}
-	}
+	p.Payload, p.Len = p.Payload[:0], 0
+	r.addPayload(f, n)
 	pad := int(p.Pad)
 	if pad > p.Len {
 		return false
@@ -291,6 +274,20 @@ func (r *FrameBuffers) setPayload(f *wire.RxFrame, n int) bool {
 		}
 	}
 	return true
+}
+
+// addPayload adds what follows the n bytes of headers of f to the payload.
+func (r *FrameBuffers) addPayload(f *wire.RxFrame, n int) {
+	p := &r.pkt
+	if len(f.Head) > n {
+		p.Payload = append(p.Payload, f.Head[n:])
+	}
+	for _, t := range f.Tail {
+		if len(t) > 0 {
+			p.Payload = append(p.Payload, t)
+		}
+	}
+	p.Len += rxLen(f) - n
 }
 
 // What NICs report in the low bits of wc.sl: the IP version of the header in the GRH's place.

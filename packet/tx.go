@@ -74,6 +74,27 @@ func (r Run) Opcodes(first Opcode) (middle, last Opcode) {
 	return middle, last
 }
 
+// Extend adds the packet that begins with next to the run, if it continues the run whose first
+// packet begins with head, and reports whether it did. Apart from length and addresses, the packets
+// of such a run are what Header makes of head. A SEND has runs of MIDDLE only.
+func (r *Run) Extend(head, next []byte) bool {
+	const pad, ackReq = 0x30, 0x80
+	if r.Ends || min(len(head), len(next)) < BTHLen || head[1]&pad != 0 || head[8]&ackReq != 0 {
+		return false
+	}
+	if first := Opcode(head[0]); first != WriteFirst && first != WriteMiddle && first != SendMiddle {
+		return false
+	}
+	longer := Run{Repeat: r.Repeat + 1, Ends: next[0] == WriteLast}
+	opcode, psn := longer.bth(head, int(longer.Repeat))
+	be := binary.BigEndian
+	if byte(opcode) != next[0] || be.Uint64(head)<<8 != be.Uint64(next)<<8 || psn != be.Uint32(next[8:]) {
+		return false
+	}
+	*r = longer
+	return true
+}
+
 // Header writes the headers of the k-th packet to b and returns their length. head are those of the
 // first one.
 func (r Run) Header(b, head []byte, k int) int {
@@ -81,14 +102,20 @@ func (r Run) Header(b, head []byte, k int) int {
 	if k == 0 {
 		return n
 	}
+	opcode, psn := r.bth(head, k)
+	b[0] = byte(opcode)
+	binary.BigEndian.PutUint32(b[8:], psn)
+	return BTHLen
+}
+
+// bth returns how the BTH of the k-th packet, which is not the first one, differs from that of the
+// first one: its opcode, and the word of AckReq and PSN.
+func (r Run) bth(head []byte, k int) (opcode Opcode, psn uint32) {
 	middle, last := r.Opcodes(Opcode(head[0]))
-	b[0] = byte(middle)
 	w := binary.BigEndian.Uint32(head[8:])
 	w = w&^PSNMask | (w+uint32(k))&PSNMask
 	if r.Ends && k == int(r.Repeat) {
-		b[0] = byte(last)
-		w |= 1 << 31 // AckReq
+		return last, w | 1<<31 // AckReq
 	}
-	binary.BigEndian.PutUint32(b[8:], w)
-	return BTHLen
+	return middle, w
 }

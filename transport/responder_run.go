@@ -6,8 +6,8 @@ import (
 )
 
 // ReceiveRun is Receive for a run, which it takes as a whole: it checks once what all its packets
-// have in common, and copies their payload as one piece. It does so only if each of them would be
-// accepted, and the first one would not change more than the others. Otherwise it returns false
+// have in common. The payload may be in any number of pieces. It does so only if each of them would
+// be accepted, and the first one would not change more than the others. Otherwise it returns false
 // and has changed nothing. Then each packet is to be received by itself.
 func (q *QP) ReceiveRun(e *Env, p *RxPacket) bool {
 	r := &q.resp

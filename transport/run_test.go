@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"softroce/internal/ib"
@@ -183,7 +184,11 @@ func (s *side) receiveRun(tx *packet.Tx) bool {
 		if _, err := p.Header.Parse(tx.Head[:]); err != nil {
 			s.t.Fatal(err)
 		}
-		p.Payload, p.Len, p.Run = tx.Payload, len(bytes.Join(tx.Payload, nil)), tx.Run
+		payload := bytes.Join(tx.Payload, nil)
+		p.Payload, p.Len, p.Run = tx.Payload, len(payload), tx.Run
+		if size := len(payload) / tx.Run.Packets(); tx.Run.Repeat%2 == 1 && size > 0 { // a piece for each packet
+			p.Payload = slices.Collect(slices.Chunk(payload, size))
+		}
 		before := s.outcome()
 		if s.qp.ReceiveRun(&s.env, &p) {
 			s.flush()

@@ -1,0 +1,80 @@
+package nic
+
+import (
+	"softroce/packet"
+	"softroce/wire"
+)
+
+// The transport receives consecutive packets of a message together, as a run (packet.Run), which
+// costs little more than one of them. A fabric passes a run as one frame. Other links pass single
+// packets, also those of a super-packet: here they become a run.
+
+// joined returns the run that the packets at the front of frames form: one packet, if no others
+// continue it. Of a run that the link passed as a frame it returns nothing.
+func joined(frames []wire.RxFrame) (run packet.Run) {
+	f, payload := &frames[0], 0
+	for i := 1; i < len(frames); i++ {
+		g, longer := &frames[i], run
+		if !longer.Extend(f.Head, g.Head) {
+			break
+		}
+		if i == 1 {
+			payload = rxLen(f) - packet.Opcode(f.Head[0]).Info().HeaderLen
+		}
+		if rxLen(g)-packet.BTHLen != payload || !alike(f, g) {
+			break
+		}
+		run = longer
+	}
+	return run
+}
+
+// alike reports whether two packets have the same addresses, and nothing unusual outside of their
+// transport headers.
+func alike(f, g *wire.RxFrame) bool {
+	return f.Network == g.Network && f.Src == g.Src && f.Dst == g.Dst && f.TClass == g.TClass &&
+		f.Tagged == g.Tagged && f.TCI == g.TCI && f.Run.Repeat == 0 && g.Run.Repeat == 0 && !f.BadICRC && !g.BadICRC
+}
+
+// rxLen returns the length of a frame from BTH to pad.
+func rxLen(f *wire.RxFrame) int {
+	n := len(f.Head)
+	for _, t := range f.Tail {
+		n += len(t)
+	}
+	return n
+}
+
+// takeRun gives a run to its queue pair as a whole, if nothing about it is unusual, and reports
+// whether it did. f has its first packet, and rest the others, or f has all of them.
+func (d *Device) takeRun(f *wire.RxFrame, rest []wire.RxFrame, run packet.Run) bool {
+	if _, ok := d.parse(f); !ok || f.CE() {
+		return false
+	}
+	q, _ := d.lookUpQP(f)
+	if q == nil || q.held() || q.congestion.notification.Pending() {
+		return false
+	}
+	p := &d.buffers.pkt
+	p.Run = run
+	for i := range rest {
+		d.buffers.addPayload(&rest[i], packet.BTHLen)
+	}
+	if !q.t.ReceiveRun(d.env(q), p) {
+		return false
+	}
+	_, last := run.Opcodes(p.Opcode)
+	d.received(q, last)
+	return true
+}
+
+// receiveRun receives a run that the link passed as one frame, and returns its cost.
+func (d *Device) receiveRun(f *wire.RxFrame, g *packet.GRH) int {
+	if !d.takeRun(f, nil, f.Run) {
+		for k := range f.Run.Packets() {
+			one := d.buffers.part.Packet(f, k)
+			d.receiveNoted(&one, g)
+		}
+	}
+	return max(len(f.Tail[0]), f.Run.Packets()*frameCost)
+}
