@@ -5,9 +5,43 @@ import (
 	"softroce/wire"
 )
 
-// The transport receives consecutive packets of a message together, as a run (packet.Run), which
-// costs little more than one of them. A fabric passes a run as one frame. Other links pass single
-// packets, also those of a super-packet: here they become a run.
+// The transport sends and receives consecutive packets of a message together, as a run
+// (packet.Run), which costs little more than one of them. A fabric passes a run as one frame. Other
+// links are given single packets. What they receive are single packets, too, also those of a
+// super-packet: here they become a run.
+
+// run returns how many full packets before the last one of q's turn may be one run.
+func (d *Device) run(q *QP) int {
+	t := &d.tx
+	if !d.carriesRuns(q.route()) {
+		return 0
+	}
+	t.finish()
+	mtu := q.t.PathMTU()
+	before := t.left - packetCost(mtu)
+	if before <= 0 {
+		return 0
+	}
+	cost := max(packet.BTHLen+packet.RETHLen+mtu, frameCost)
+	return min((before+cost-1)/cost, t.free()-1)
+}
+
+// runsOn is whether the link carries runs with a path, as of a step.
+type runsOn struct {
+	path *wire.Path
+	step int64 // its time
+	are  bool
+}
+
+// carriesRuns reports whether the link carries runs with a path, which it is asked once in a step:
+// the answer is the same for the packets of many messages.
+func (d *Device) carriesRuns(path *wire.Path) bool {
+	r := &d.tx.runsOn
+	if path != r.path || d.engine.now != r.step {
+		*r = runsOn{path, d.engine.now, path != nil && wire.CarriesRuns(d.link, path)}
+	}
+	return r.are
+}
 
 // joined returns the run that the packets at the front of frames form: one packet, if no others
 // continue it. Of a run that the link passed as a frame it returns nothing.

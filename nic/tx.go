@@ -56,6 +56,8 @@ type txState struct {
 	alternate bool          // another queue pair of the client is ready
 	payload   payloadCursor // of data, behind what was prefetched
 
+	runsOn runsOn // of the last packet that could have begun a run
+
 	waiting   []waitingTurn // turns that continue when memory has been read
 	discarded uint64
 }
@@ -243,19 +245,6 @@ func (t *txState) room(mtu int) int {
 func (t *txState) last(mtu int) bool {
 	t.finish()
 	return t.left <= packetCost(mtu) || t.free() == 1
-}
-
-// run returns how many full packets before the last one of q's turn may be one run.
-func (d *Device) run(q *QP) int {
-	t := &d.tx
-	t.finish()
-	path, mtu := q.route(), q.t.PathMTU()
-	before := t.left - packetCost(mtu)
-	if before <= 0 || path == nil || !wire.CarriesRuns(d.link, path) {
-		return 0
-	}
-	cost := max(packet.BTHLen+packet.RETHLen+mtu, frameCost)
-	return min((before+cost-1)/cost, t.free()-1)
 }
 
 // packetCost returns the most that a packet takes of a turn.
