@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -154,6 +155,94 @@ func expectNone(t testing.TB, rx Link) {
 	t.Helper()
 	if got := collectFor(t, rx, 1, 200*time.Millisecond); len(got) > 0 {
 		t.Errorf("received %d frames, want none; the first is from %v with %d bytes", len(got), got[0].Src, len(got[0].Head))
+	}
+}
+
+// A udp link receives from the sockets of both families, whichever received last, and whatever it
+// holds of a super-packet when the descriptors show nothing.
+func TestUDPReceivesBothFamilies(t *testing.T) {
+	l := newVethPair(t)
+	a, b := l.a.udpLink(), l.b.udpLink()
+	paths := []*Path{l.a.path(l.b, false), l.a.path(l.b, true)}
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		want := 0
+		for range 1 + r.IntN(4) {
+			n := 1 + r.IntN(40)
+			sendAll(t, a, frames(paths[r.IntN(2)], n, 64))
+			want += n
+		}
+		if got := len(collectFor(t, b, want, waitTimeout)); got != want {
+			t.Fatalf("%d of %d packets were received", got, want)
+		}
+	}
+}
+
+// A udp link reads the family that is not in use after eight calls, after 10 us, and after a wait,
+// also if the other one receives all the time.
+func TestUDPReadsTheQuietFamily(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		l := newVethPair(t)
+		a, b := l.a.udpLink(), l.b.udpLink()
+		busy, quiet := l.a.path(l.b, v6), l.a.path(l.b, !v6)
+		now := int64(0)
+		// receive returns whether a packet of each family arrived.
+		receive := func() (ofBusy, ofQuiet bool) {
+			batch := make([]RxFrame, 16)
+			n, err := b.Receive(now, batch)
+			must(t, err)
+			of := func(p *Path) bool {
+				return slices.ContainsFunc(batch[:n], func(f RxFrame) bool { return f.Src == p.Src })
+			}
+			return of(busy), of(quiet)
+		}
+		// settle makes a family the one in use.
+		settle := func(p *Path) {
+			for range 3 {
+				sendAll(t, a, frames(p, 1, 64))
+				collectFor(t, b, 1, waitTimeout)
+			}
+			now += 1e6
+			b.AppendFDs(nil)
+			receive() // reads both
+			now++
+		}
+		settle(busy)
+		sendAll(t, a, frames(quiet, 1, 64))
+		calls := 0
+		for found := false; !found && calls < 100; calls++ {
+			sendAll(t, a, frames(busy, 1, 64))
+			now++
+			_, found = receive()
+		}
+		if calls != 8 {
+			t.Errorf("v6 busy %t: the packet of the other family was received by call %d, want 8", v6, calls)
+		}
+
+		settle(busy)
+		sendAll(t, a, frames(quiet, 1, 64))
+		if _, found := receive(); found {
+			t.Errorf("v6 busy %t: both families are read each time", v6)
+		}
+		now += 10e3 + 1
+		if _, found := receive(); !found {
+			t.Errorf("v6 busy %t: the other family is not read after 10 us", v6)
+		}
+
+		settle(busy)
+		b.AppendFDs(nil)
+		sendAll(t, a, frames(quiet, 1, 64))
+		sendAll(t, a, frames(busy, 1, 64))
+		if x, y := receive(); !x || !y {
+			t.Errorf("v6 busy %t: after a wait, of both families %t, %t were received", v6, x, y)
+		}
+		b.AppendFDs(nil)
+		sendAll(t, a, frames(quiet, 1, 64))
+		sendAll(t, a, frames(busy, 1, 64))
+		now++
+		if x, y := receive(); !x || !y {
+			t.Errorf("v6 busy %t: after another wait, of both families %t, %t were received", v6, x, y)
+		}
 	}
 }
 

@@ -192,11 +192,11 @@ func (l *DgramLink) onError(e unix.Errno, _, retries int) (txAction, Drop) {
 }
 
 // Receive implements Link.
-func (l *DgramLink) Receive(_ int64, batch []RxFrame) (int, error) {
+func (l *DgramLink) Receive(now int64, batch []RxFrame) (int, error) {
 	if l.fd < 0 {
 		return 0, ErrClosed
 	}
-	return l.rx.receive(l.fd, l, batch, &l.counters), nil
+	return l.rx.receive(now, l.fd, l, batch, &l.counters), nil
 }
 
 // AppendFDs implements Link.

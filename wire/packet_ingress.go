@@ -194,11 +194,14 @@ func ingressProgram(addrs []netip.Addr, arrivals *ebpf.Map) *ebpf.ProgramSpec {
 }
 
 // An arrivalHint tells whether a socket may have got messages since a poll left it empty. Its zero
-// value says that it may.
+// value says that it may. If nothing counts arrivals, it says that there are none behind a message
+// that was alone, in the same step: Receive is called until it finds nothing.
 type arrivalHint struct {
 	ingress   *ingress     // that counts what arrives; nil if none does
 	counter   *ebpf.Memory // that was read before the last poll
 	at        uint64       // its value then
+	alone     bool         // that poll found one message
+	now       int64        // the time of the step in which it was made
 	empty     bool         // that poll left the socket empty
 	skipped   int          // polls that were left out since
 	uncounted bool         // what that poll found had arrived without being counted
@@ -210,11 +213,15 @@ type arrivalHint struct {
 const maxSkippedPolls = 15
 
 // mayPoll reports whether a poll may find messages. If so, polled is to be called after the poll.
-func (h *arrivalHint) mayPoll() bool {
-	if h.ingress == nil {
-		return true
+func (h *arrivalHint) mayPoll(now int64) bool {
+	var counter *ebpf.Memory
+	if h.ingress != nil {
+		counter = h.ingress.counter.Load()
 	}
-	counter := h.ingress.counter.Load()
+	if counter == nil && h.alone && h.empty && now == h.now {
+		h.alone = false // in a simulation the next step may have the same time
+		return false
+	}
 	at := h.at
 	if counter != nil {
 		var b [8]byte
@@ -228,7 +235,7 @@ func (h *arrivalHint) mayPoll() bool {
 		return false
 	}
 	h.uncounted = !changed && h.empty
-	h.counter, h.at, h.skipped = counter, at, 0
+	h.counter, h.at, h.now, h.skipped = counter, at, now, 0
 	return true
 }
 
@@ -236,5 +243,5 @@ func (h *arrivalHint) mayPoll() bool {
 // arrived after mayPoll may have come too late for it.
 func (h *arrivalHint) polled(n int, empty bool) {
 	h.untrusted = h.untrusted || h.uncounted && n > 0
-	h.empty = empty
+	h.alone, h.empty = n == 1, empty
 }

@@ -157,7 +157,7 @@ func TestArrivalsAreCounted(t *testing.T) {
 	hint := func(l Link) (h arrivalHint, mayPoll bool) {
 		h = l.(*PacketLink).rx.hint
 		h.skipped = 0
-		mayPoll = h.mayPoll()
+		mayPoll = h.mayPoll(0)
 		return h, mayPoll
 	}
 	received := func() (n uint64) {
@@ -243,17 +243,28 @@ func TestUncountedArrivalsAreFound(t *testing.T) {
 	}
 }
 
-// A link without the program polls each time.
-func TestWithoutProgramEachPollIsMade(t *testing.T) {
+// A link without the program polls each time, but not right behind a message that was alone.
+func TestWithoutProgramPollsAreMade(t *testing.T) {
 	rx := newVethPair(t).b.packetLink()
 	expectNone(t, rx)
 	rx.mu.Lock() // or an event would attach the program again
 	defer rx.mu.Unlock()
 	rx.kernel.close()
-	for range 3 {
-		if !rx.rx.hint.mayPoll() {
+	h, now := &rx.rx.hint, int64(1)
+	for _, c := range []struct {
+		n       int
+		empty   bool
+		later   int64 // of the next call
+		leftOut bool
+	}{{0, true, 0, false}, {0, true, 0, false}, {1, true, 0, true}, {1, true, 1, false}, {2, true, 0, false}, {1, false, 0, false}} {
+		if !h.mayPoll(now) {
 			t.Fatal("a poll is left out")
 		}
-		rx.rx.hint.polled(0, true)
+		h.polled(c.n, c.empty)
+		now += c.later
+		if c.leftOut == h.mayPoll(now) {
+			t.Fatalf("behind %+v: a poll is left out %t", c, !c.leftOut)
+		}
+		h.polled(0, true)
 	}
 }

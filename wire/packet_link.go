@@ -246,9 +246,9 @@ func (l *PacketLink) onError(e unix.Errno, frames, _ int) (txAction, Drop) {
 
 // Receive implements Link. If it filled the batch there may be more packets, which no descriptor
 // shows: call it again before waiting.
-func (l *PacketLink) Receive(_ int64, batch []RxFrame) (n int, err error) {
+func (l *PacketLink) Receive(now int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed
 	}
-	return l.rx.receive(l.fd, &l.decoder, batch, &l.counters), nil
+	return l.rx.receive(now, l.fd, &l.decoder, batch, &l.counters), nil
 }

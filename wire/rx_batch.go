@@ -68,7 +68,7 @@ func newRxBatch(controlLen int, named bool) *rxBatch {
 
 // receive fills frames with packets: those that are left of the last recvmmsg, or else those of a
 // new one. It returns how many.
-func (b *rxBatch) receive(fd int, d rxDecoder, frames []RxFrame, c *LinkCounters) (n int) {
+func (b *rxBatch) receive(now int64, fd int, d rxDecoder, frames []RxFrame, c *LinkCounters) (n int) {
 	for tries := 0; n < len(frames); {
 		if d.next(&frames[n]) {
 			c.addRx(&frames[n])
@@ -83,7 +83,7 @@ func (b *rxBatch) receive(fd int, d rxDecoder, frames []RxFrame, c *LinkCounters
 			continue
 		}
 		// A new recvmmsg overwrites the bytes of the packets in frames.
-		if tries++; n > 0 || tries > rxTries || !b.hint.mayPoll() {
+		if tries++; n > 0 || tries > rxTries || !b.hint.mayPoll(now) {
 			break
 		}
 		switch e := b.fill(fd); {

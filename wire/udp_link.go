@@ -39,7 +39,9 @@ type UDPLink struct {
 	readiness
 	iface    *Netdev
 	sockets  [2]*udpSocket
-	turn     int // the socket that Receive reads first
+	active   int   // the socket that received last
+	skips    int   // how many more calls of Receive may leave out the other one
+	readAt   int64 // when Receive last read that
 	tx       *txBatch
 	names    [txMessages]unix.RawSockaddrInet6 // room for either family
 	control  [txMessages][udpControlLen]byte
@@ -66,6 +68,15 @@ type udpSocket struct {
 const (
 	udpReceiveBuffer = 32 << 20
 	udpSendBuffer    = 1 << 20
+)
+
+// The socket of the address family that has not received last is read less often: Receive leaves it
+// out until it was called quietSkips times or quietTime has passed, or the owner waits. Most NICs
+// use one family at a time, and an engine that polls would make half of its system calls for the
+// other one.
+const (
+	quietSkips = 7
+	quietTime  = 10e3 // ns
 )
 
 // NewUDPLink opens a UDP link on an interface. The calling thread must be in the interface's
@@ -206,6 +217,7 @@ func attachSteering(fd, slices int) error {
 
 // AppendFDs implements Link.
 func (l *UDPLink) AppendFDs(fds []unix.PollFd) []unix.PollFd {
+	l.skips = 0 // what ends the wait is found at once
 	for _, s := range l.sockets {
 		if s != nil {
 			fds = appendFD(fds, s.fd)
@@ -370,17 +382,30 @@ func (l *UDPLink) onError(e unix.Errno, frames, _ int) (txAction, Drop) {
 
 // Receive implements Link. If it filled the batch there may be more packets, which no descriptor
 // shows: call it again before waiting.
-func (l *UDPLink) Receive(_ int64, batch []RxFrame) (n int, err error) {
+func (l *UDPLink) Receive(now int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed
 	}
-	l.turn ^= 1 // so that neither family starves the other
-	for i := range l.sockets {
-		if s := l.sockets[l.turn^i]; s != nil {
-			n += s.rx.receive(s.fd, &s.decoder, batch[n:], &l.counters)
+	active := l.active
+	if l.skips--; l.skips < 0 || now-l.readAt > quietTime { // first, so that the other one cannot starve it
+		l.skips, l.readAt = quietSkips, now
+		if n = l.receive(now, active^1, batch); n > 0 {
+			l.active = active ^ 1
 		}
 	}
+	if n += l.receive(now, active, batch[n:]); n == len(batch) {
+		l.skips = 0 // either of them may have more, which no descriptor shows
+	}
 	return n, nil
+}
+
+// receive receives from a socket.
+func (l *UDPLink) receive(now int64, i int, batch []RxFrame) int {
+	s := l.sockets[i]
+	if s == nil {
+		return 0
+	}
+	return s.rx.receive(now, s.fd, &s.decoder, batch, &l.counters)
 }
 
 // putName writes the socket address of port 4791 at dst and returns its length.
