@@ -62,6 +62,7 @@ func newRxBatch(controlLen int, named bool) *rxBatch {
 		if controlLen > 0 {
 			m.Control = &b.control[i*controlLen]
 		}
+		b.prepare(i)
 	}
 	return b
 }
@@ -101,13 +102,8 @@ func (b *rxBatch) receive(now int64, fd int, d rxDecoder, frames []RxFrame, c *L
 
 // fill receives messages.
 func (b *rxBatch) fill(fd int) unix.Errno {
-	for i := range b.limit {
-		m := &b.msgs[i]
-		m.Flags = 0
-		m.SetControllen(b.controlLen)
-		if m.Name != nil {
-			m.Namelen = uint32(unsafe.Sizeof(b.names[i]))
-		}
+	for i := range b.n {
+		b.prepare(i)
 	}
 	n, e := recvmmsg(fd, b.msgs[:b.limit])
 	b.hint.polled(n, n < b.limit && e == 0)
@@ -121,6 +117,16 @@ func (b *rxBatch) fill(fd int) unix.Errno {
 		b.limit = rxLongMessages
 	}
 	return e
+}
+
+// prepare sets what the kernel changes when it has received message i.
+func (b *rxBatch) prepare(i int) {
+	m := &b.msgs[i]
+	m.Flags = 0
+	m.SetControllen(b.controlLen)
+	if m.Name != nil {
+		m.Namelen = uint32(unsafe.Sizeof(b.names[i]))
+	}
 }
 
 // take returns the next message that was received.
