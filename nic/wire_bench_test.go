@@ -46,6 +46,20 @@ func BenchmarkWire(b *testing.B) {
 	}
 }
 
+// BenchmarkWireWrite8BAlone is the same for one short message at a time, with its ACK. Engine and
+// client never wait for a processor.
+func BenchmarkWireWrite8BAlone(b *testing.B) {
+	skipWithoutRoot(b)
+	for _, link := range []string{"packet", "udp"} {
+		b.Run(link, func(bench *testing.B) {
+			w := newTestFabric(bench)
+			a, b := w.wireNICs(link)
+			x, y := connected(w.client(a), w.client(b), smallCaps)
+			benchmarkPair(bench, x, y, ib.WRRDMAWrite, 8, 1)
+		})
+	}
+}
+
 func skipWithoutRoot(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("network namespaces require root")
