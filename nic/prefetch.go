@@ -138,8 +138,8 @@ func (c *Context) prefetchRung(set uint64, first int) {
 // for one queue pair.
 func (d *Device) prefetchReceivers(batch []wire.RxFrame, i, next int) {
 	qp, state := max(i+qpAhead, next), max(i+stateAhead, next)
-	if i == 0 { // so far nothing was prefetched
-		qp, state = 0, 0
+	if i == 0 { // so far nothing was prefetched, and of these one has the queue pair of all
+		qp, state = next-1, next-1
 	}
 	for ; qp < next+qpAhead && qp < len(batch); qp++ {
 		if q, _ := d.coldReceiver(&batch[qp]); q != nil {

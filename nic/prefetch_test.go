@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"net/netip"
 	"testing"
 
 	"softroce/internal/ib"
@@ -147,6 +148,27 @@ func TestAnyFrameMayBePrefetched(t *testing.T) {
 		f := wire.RxFrame{Head: []byte{byte(opcode), 0, 0, 0, 0, 0, 0, first, 0, 0, 0, 0}}
 		if q, request := d.coldReceiver(&f); q != page.qps[first] || request != want {
 			t.Errorf("%v is for %v, a request %t", opcode, q, request)
+		}
+	}
+}
+
+// A run to a multicast address looks up no queue pair: another slice may have it.
+func TestMulticastRunLooksUpNoQueuePair(t *testing.T) {
+	d, other := &Device{whole: &whole{}, buffers: NewFrameBuffers()}, &Device{number: 1}
+	const qpn = 17
+	d.qps.pages[0] = &qpPage{}
+	d.qps.pages[0].qps[qpn] = &QP{device: other, qpn: qpn}
+	h := packet.Header{BTH: packet.BTH{Opcode: packet.WriteMiddle, DestQP: qpn}}
+	f := wire.RxFrame{Head: make([]byte, packet.BTHLen+256)}
+	h.Put(f.Head)
+	for dst, lookedUp := range map[string]bool{"239.1.2.3": false, "192.0.2.1": true} {
+		d.recent = recentQPs{}
+		f.Dst = netip.MustParseAddr(dst)
+		if d.takeRun(&f, []wire.RxFrame{f}, packet.Run{Repeat: 1}) {
+			t.Errorf("%s: a queue pair in RESET takes a run", dst)
+		}
+		if found := d.recent != (recentQPs{}); found != lookedUp {
+			t.Errorf("%s: a queue pair was looked up: %t", dst, found)
 		}
 	}
 }

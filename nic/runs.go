@@ -44,7 +44,7 @@ func (d *Device) carriesRuns(path *wire.Path) bool {
 }
 
 // joined returns the run that the packets at the front of frames form: one packet, if no others
-// continue it. Of a run that the link passed as a frame it returns nothing.
+// continue it. A run that the link passed as a frame is joined with nothing.
 func joined(frames []wire.RxFrame) (run packet.Run) {
 	f, payload := &frames[0], 0
 	for i := 1; i < len(frames); i++ {
@@ -53,9 +53,9 @@ func joined(frames []wire.RxFrame) (run packet.Run) {
 			break
 		}
 		if i == 1 {
-			payload = rxLen(f) - packet.Opcode(f.Head[0]).Info().HeaderLen
+			payload = f.Len() - packet.Opcode(f.Head[0]).Info().HeaderLen
 		}
-		if rxLen(g)-packet.BTHLen != payload || !alike(f, g) {
+		if g.Len()-packet.BTHLen != payload || !alike(f, g) {
 			break
 		}
 		run = longer
@@ -63,26 +63,17 @@ func joined(frames []wire.RxFrame) (run packet.Run) {
 	return run
 }
 
-// alike reports whether two packets have the same addresses, and nothing unusual outside of their
-// transport headers.
+// alike reports whether two frames have the same addresses and the same IP and VLAN fields as far
+// as a NIC looks at them, and both are single packets with a correct ICRC.
 func alike(f, g *wire.RxFrame) bool {
 	return f.Network == g.Network && f.Src == g.Src && f.Dst == g.Dst && f.TClass == g.TClass &&
 		f.Tagged == g.Tagged && f.TCI == g.TCI && f.Run.Repeat == 0 && g.Run.Repeat == 0 && !f.BadICRC && !g.BadICRC
 }
 
-// rxLen returns the length of a frame from BTH to pad.
-func rxLen(f *wire.RxFrame) int {
-	n := len(f.Head)
-	for _, t := range f.Tail {
-		n += len(t)
-	}
-	return n
-}
-
 // takeRun gives a run to its queue pair as a whole, if nothing about it is unusual, and reports
 // whether it did. f has its first packet, and rest the others, or f has all of them.
 func (d *Device) takeRun(f *wire.RxFrame, rest []wire.RxFrame, run packet.Run) bool {
-	if _, ok := d.parse(f); !ok || f.CE() {
+	if _, ok := d.parse(f); !ok || f.CE() || f.Dst.IsMulticast() {
 		return false
 	}
 	q, _ := d.lookUpQP(f)

@@ -21,22 +21,63 @@ func (l packetsOnly) HoldsReferences() bool { return wire.HoldsReferences(l.Link
 
 func (l packetsOnly) Counters() *wire.LinkCounters { return l.Link.(wire.Counted).Counters() }
 
-// oneByOne is packetsOnly with single packets, so that the NIC cannot join any.
-type oneByOne struct{ packetsOnly }
+// A damager is packetsOnly and damages some of the packets that are received, the same ones of
+// each NIC with the same seed. With single it returns one at a time, so that the NIC cannot join
+// any.
+type damager struct {
+	packetsOnly
+	single bool
+	seed   uint64 // 0: it damages none
+	n      uint64 // packets so far
+}
 
-func (l oneByOne) Receive(now int64, batch []wire.RxFrame) (int, error) {
-	return l.Link.Receive(now, batch[:1])
+func (l *damager) Receive(now int64, batch []wire.RxFrame) (n int, err error) {
+	if l.single {
+		batch = batch[:1]
+	}
+	for n == 0 {
+		k, err := l.Link.Receive(now, batch)
+		if k == 0 || err != nil {
+			return 0, err
+		}
+		for i := range batch[:k] {
+			if l.keeps(&batch[i]) {
+				batch[n], n = batch[i], n+1
+			}
+		}
+	}
+	return n, nil
+}
+
+// keeps damages a packet or not, and reports whether it arrives.
+func (l *damager) keeps(f *wire.RxFrame) bool {
+	if l.n++; l.seed == 0 {
+		return true
+	}
+	switch rand.New(rand.NewPCG(l.seed, l.n)).IntN(100) {
+	case 0:
+		return false
+	case 1:
+		f.BadICRC = true
+	case 2, 3, 4:
+		f.TClass |= 3
+	case 5:
+		f.Tagged, f.TCI = true, 5
+	case 6:
+		f.Src = f.Dst
+	}
+	return true
 }
 
 // A joinCounter is packetsOnly and counts the packets that a NIC receives, and the runs that it
 // makes of them.
 type joinCounter struct {
-	packetsOnly
+	damager
 	runs, packets int
 }
 
 func (l *joinCounter) Receive(now int64, batch []wire.RxFrame) (int, error) {
-	n, err := l.Link.Receive(now, batch)
+	n, err := l.damager.Receive(now, batch)
 	for frames := batch[:n]; len(frames) > 0; frames = frames[nic.Joined(frames):] {
 		l.runs++
 	}
@@ -73,8 +114,13 @@ func TestRunsChangeNothing(t *testing.T) {
 	frames, packets := 0, 0
 	runs, joined := 0, 0
 	for seed := range uint64(24) {
-		var logs [3]string
-		for mode := range logs { // packets, runs, packets that are joined
+		// Packets, runs, packets that are joined; damaged packets, damaged packets that are joined.
+		var logs [5]string
+		for mode := range logs {
+			damage := uint64(0)
+			if mode >= 3 {
+				damage = seed + 1
+			}
 			r := rand.New(rand.NewPCG(seed, 5))
 			w := newTestFabric(t)
 			w.mem = 1 << 19
@@ -83,13 +129,13 @@ func TestRunsChangeNothing(t *testing.T) {
 			for i := range cs {
 				cs[i] = w.client(w.nic(byte(i+1), func(l wire.Link) wire.Link {
 					switch {
-					case mode == 0:
-						return oneByOne{packetsOnly{l}}
+					case mode == 0 || mode == 3 || mode == 4 && i == 0:
+						return &damager{packetsOnly: packetsOnly{l}, single: mode != 4, seed: damage}
 					case i == 1 && mode == 1:
 						count.Link = l
 						return count
 					case i == 1:
-						joins.Link = l
+						joins.damager = damager{packetsOnly: packetsOnly{l}, seed: damage}
 						return joins
 					case mode == 2:
 						return packetsOnly{l}
@@ -162,13 +208,18 @@ func TestRunsChangeNothing(t *testing.T) {
 			fmt.Fprintf(&log, "%x", cs[1].mem[1<<18:1<<18+1000])
 			logs[mode] = log.String()
 			frames, packets = frames+count.frames, packets+count.packets
-			runs, joined = runs+joins.runs, joined+joins.packets
+			if damage == 0 {
+				runs, joined = runs+joins.runs, joined+joins.packets
+			}
 		}
-		for mode := 1; mode < len(logs); mode++ {
-			if logs[0] == logs[mode] {
+		if logs[0] == logs[3] {
+			t.Errorf("seed %d: no packet was damaged", seed)
+		}
+		for mode, want := range [...]string{1: logs[0], 2: logs[0], 4: logs[3]} {
+			if want == "" || want == logs[mode] {
 				continue
 			}
-			x, y := bytes.Split([]byte(logs[0]), []byte("\n")), bytes.Split([]byte(logs[mode]), []byte("\n"))
+			x, y := bytes.Split([]byte(want), []byte("\n")), bytes.Split([]byte(logs[mode]), []byte("\n"))
 			for i := range x {
 				if i >= len(y) || !bytes.Equal(x[i], y[i]) {
 					at := 0

@@ -287,7 +287,7 @@ func (r *FrameBuffers) addPayload(f *wire.RxFrame, n int) {
 			p.Payload = append(p.Payload, t)
 		}
 	}
-	p.Len += rxLen(f) - n
+	p.Len += f.Len() - n
 }
 
 // What NICs report in the low bits of wc.sl: the IP version of the header in the GRH's place.

@@ -141,12 +141,18 @@ func (h *Header) PayloadLen(n int) (int, error) {
 	return n - int(h.Pad), nil
 }
 
+// Parts of the BTH that are looked at without parsing it.
+const (
+	padMask   = 3 << 4  // in the second byte
+	ackReqBit = 1 << 31 // in the word of the PSN
+)
+
 func (h *BTH) parse(b []byte) {
 	_ = b[11]
 	h.Opcode = Opcode(b[0])
 	h.Solicited = b[1]&0x80 != 0
 	h.MigReq = b[1]&0x40 != 0
-	h.Pad = b[1] >> 4 & 3
+	h.Pad = b[1] & padMask >> 4
 	h.TVer = b[1] & 0xf
 	h.PKey = binary.BigEndian.Uint16(b[2:])
 	w := binary.BigEndian.Uint32(b[4:])
@@ -155,7 +161,7 @@ func (h *BTH) parse(b []byte) {
 	h.Reserved6 = uint8(w >> 24 & 0x3f)
 	h.DestQP = w & 0xffffff
 	w = binary.BigEndian.Uint32(b[8:])
-	h.AckReq = w>>31 != 0
+	h.AckReq = w&ackReqBit != 0
 	h.Reserved7 = uint8(w >> 24 & 0x7f)
 	h.PSN = w & 0xffffff
 }
@@ -163,7 +169,7 @@ func (h *BTH) parse(b []byte) {
 func (h *BTH) put(b []byte) {
 	_ = b[11]
 	b[0] = byte(h.Opcode)
-	f := h.Pad&3<<4 | h.TVer&0xf
+	f := h.Pad<<4&padMask | h.TVer&0xf
 	if h.Solicited {
 		f |= 0x80
 	}
@@ -182,7 +188,7 @@ func (h *BTH) put(b []byte) {
 	binary.BigEndian.PutUint32(b[4:], w)
 	w = h.PSN&0xffffff | uint32(h.Reserved7&0x7f)<<24
 	if h.AckReq {
-		w |= 1 << 31
+		w |= ackReqBit
 	}
 	binary.BigEndian.PutUint32(b[8:], w)
 }

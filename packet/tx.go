@@ -78,8 +78,8 @@ func (r Run) Opcodes(first Opcode) (middle, last Opcode) {
 // packet begins with head, and reports whether it did. Apart from length and addresses, the packets
 // of such a run are what Header makes of head. A SEND has runs of MIDDLE only.
 func (r *Run) Extend(head, next []byte) bool {
-	const pad, ackReq = 0x30, 0x80
-	if r.Ends || min(len(head), len(next)) < BTHLen || head[1]&pad != 0 || head[8]&ackReq != 0 {
+	be := binary.BigEndian
+	if r.Ends || min(len(head), len(next)) < BTHLen || head[1]&padMask != 0 || be.Uint32(head[8:])&ackReqBit != 0 {
 		return false
 	}
 	if first := Opcode(head[0]); first != WriteFirst && first != WriteMiddle && first != SendMiddle {
@@ -87,7 +87,6 @@ func (r *Run) Extend(head, next []byte) bool {
 	}
 	longer := Run{Repeat: r.Repeat + 1, Ends: next[0] == WriteLast}
 	opcode, psn := longer.bth(head, int(longer.Repeat))
-	be := binary.BigEndian
 	if byte(opcode) != next[0] || be.Uint64(head)<<8 != be.Uint64(next)<<8 || psn != be.Uint32(next[8:]) {
 		return false
 	}
@@ -115,7 +114,7 @@ func (r Run) bth(head []byte, k int) (opcode Opcode, psn uint32) {
 	w := binary.BigEndian.Uint32(head[8:])
 	w = w&^PSNMask | (w+uint32(k))&PSNMask
 	if r.Ends && k == int(r.Repeat) {
-		return last, w | 1<<31 // AckReq
+		return last, w | ackReqBit
 	}
 	return middle, w
 }

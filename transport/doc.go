@@ -10,8 +10,8 @@
 //  2. Transmit runs the requester, which turns it into request packets (requester.go). Payload that
 //     only the kernel can copy is read between two calls of Transmit (readahead.go).
 //  3. Receive on the peer runs the responder, which checks each packet, accesses memory, takes
-//     receive work requests and queues the reply (responder.go). On a fabric, consecutive packets
-//     of a message may be one run, which ReceiveRun takes as a whole (responder_run.go).
+//     receive work requests and queues the reply (responder.go). Consecutive packets of a
+//     message may be one run, which ReceiveRun takes as a whole (responder_run.go).
 //  4. Transmit on the peer emits the replies (reply.go).
 //  5. Receive runs the completer, which matches replies with requests, frees the send queue in
 //     order and reports completions (completer.go).

@@ -248,7 +248,7 @@ func (c *CaptureLink) Receive(now int64, batch []RxFrame) (int, error) {
 		return n, err
 	}
 	for i := range batch[:n] {
-		t.bytes += rxLen(&batch[i])
+		t.bytes += batch[i].Len()
 	}
 	c.begin(*taps, now)
 	c.writePauses(*taps)
@@ -258,7 +258,7 @@ func (c *CaptureLink) Receive(now int64, batch []RxFrame) (int, error) {
 			batch[i].Mark = c.NewMark()
 		}
 		c.buildRx(&batch[i])
-		c.write(*taps, t.next(rxLen(&batch[i])), batch[i].Mark)
+		c.write(*taps, t.next(batch[i].Len()), batch[i].Mark)
 	}
 	c.end(*taps)
 	return n, err
@@ -294,15 +294,6 @@ func (c *CaptureLink) endCall(start int64) int64 {
 		return start
 	}
 	return c.o.Clock()
-}
-
-// rxLen returns the bytes of a received frame from BTH to pad.
-func rxLen(f *RxFrame) int {
-	n := len(f.Head)
-	for _, t := range f.Tail {
-		n += len(t)
-	}
-	return n
 }
 
 // begin locks the taps for a batch.
@@ -446,7 +437,7 @@ func (c *CaptureLink) buildRx(f *RxFrame) {
 	if a.SrcMAC == [6]byte{} && c.o.Neighbor != nil {
 		a.SrcMAC = c.o.Neighbor(Station{f.Src, f.VLAN()})
 	}
-	start := c.headers(&a, rxLen(f))
+	start := c.headers(&a, f.Len())
 	c.frame = append(c.frame, f.Head...)
 	for _, t := range f.Tail {
 		c.frame = append(c.frame, t...)

@@ -119,7 +119,7 @@ func (f *TxFrame) IPLen() int { return ipLen(f.Len, f.Path.Network, f.Path.Dst) 
 // ipLen returns the length of the frame's IP packets, of which a run has several. Those after the
 // first one have no extended headers.
 func (f *RxFrame) ipLen() int {
-	return ipLen(rxLen(f), f.Network, f.Dst) + int(f.Run.Repeat)*ipLen(packet.BTHLen, f.Network, f.Dst)
+	return ipLen(f.Len(), f.Network, f.Dst) + int(f.Run.Repeat)*ipLen(packet.BTHLen, f.Network, f.Dst)
 }
 
 func (c *LinkCounters) addTx(f *TxFrame) {

@@ -83,12 +83,8 @@ func (f *FaultLink) flowOf(rx *RxFrame) faultFlow {
 // passesReceived reports whether a packet is delivered at once and unchanged. If not, it drops or
 // queues the packet.
 func (f *FaultLink) passesReceived(now int64, rx *RxFrame) bool {
-	n := len(rx.Head)
-	for _, t := range rx.Tail {
-		n += len(t)
-	}
 	f.rxSeq++
-	f.evaluate(now, fault.Received, 0, rx.Network, rx.Src, rx.Dst, rx.Head, rx.Tail, n, f.rx.len())
+	f.evaluate(now, fault.Received, 0, rx.Network, rx.Src, rx.Dst, rx.Head, rx.Tail, rx.Len(), f.rx.len())
 	if len(f.verdict.Rules) > 0 && f.noter.Noting() {
 		f.note(rx.Mark, f.notes(0))
 	}

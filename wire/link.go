@@ -31,7 +31,8 @@ type Link interface {
 	CopyPayload()
 
 	// Receive fills batch with frames that have arrived and returns how many. The frames' bytes
-	// stay valid until the next call of Receive.
+	// stay valid until the next call of Receive. A link may leave out what arrived in the last 10
+	// µs or since a Receive with the same now, but not after AppendFDs with another now.
 	Receive(now int64, batch []RxFrame) (n int, err error)
 
 	// AppendFDs appends the file descriptors of which one polls readable when Receive has frames,
@@ -210,6 +211,16 @@ type RxFrame struct {
 	Run packet.Run
 
 	Mark uint64 // that of the TxFrame on a fabric; otherwise a CaptureLink sets it
+}
+
+// Len returns the length of the packet from BTH to pad, of a run that of the first one's headers
+// and all payload.
+func (f *RxFrame) Len() int {
+	n := len(f.Head)
+	for _, t := range f.Tail {
+		n += len(t)
+	}
+	return n
 }
 
 // CE reports whether the ECN bits say "congestion experienced". A GRH has none.
