@@ -168,6 +168,32 @@ func TestMarkedPacketsCauseCNPs(t *testing.T) {
 	}
 }
 
+// A CNP that waits for the time between two leaves with the next packet, also if that arrives
+// together with others, which need no look at each of them.
+func TestPacketsWithoutMarkFindPendingCNP(t *testing.T) {
+	a, b, left, right, _ := congested(t, ib.QPTypeRC, nil)
+	write := func() {
+		a.store(&transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8<<10)})
+		a.Publish()
+		a.run(int64(10 * time.Microsecond))
+	}
+	cnps := func(when string, want int) {
+		t.Helper()
+		if n := len(right.cnps()); n != want {
+			t.Fatalf("%d CNPs %s, want %d", n, when, want)
+		}
+	}
+	left.ce = true
+	write()
+	cnps("for the first marked packets", 1)
+	write()
+	left.ce = false
+	a.run(int64(time.Millisecond))
+	cnps("before the next packets", 1)
+	write()
+	cnps("with the next packets", 2)
+}
+
 // A limited queue pair keeps its rate, in bursts whose length is bounded.
 func TestLimitedQueuePairIsPaced(t *testing.T) {
 	for name, use := range map[string]struct {
