@@ -23,8 +23,17 @@ type timedFrame struct {
 // A congestedLink records what a NIC sends, and marks it while ce is set.
 type congestedLink struct {
 	wire.Link
-	ce   bool
-	sent []timedFrame
+	ce     bool
+	sent   []timedFrame
+	joined int // the most packets of a run that the NIC received
+}
+
+func (l *congestedLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
+	n, err := l.Link.Receive(now, batch)
+	for frames := batch[:n]; len(frames) > 0; frames = frames[nic.Joined(frames):] {
+		l.joined = max(l.joined, nic.Joined(frames))
+	}
+	return n, err
 }
 
 func (l *congestedLink) Send(now int64, batch []wire.TxFrame) (int, error) {
@@ -168,8 +177,8 @@ func TestMarkedPacketsCauseCNPs(t *testing.T) {
 	}
 }
 
-// A CNP that waits for the time between two leaves with the next packet, also if that arrives
-// together with others, which need no look at each of them.
+// A CNP that is delayed by the minimum time between two is sent when the next packet arrives, even
+// if the NIC receives that packet as part of a run.
 func TestPacketsWithoutMarkFindPendingCNP(t *testing.T) {
 	a, b, left, right, _ := congested(t, ib.QPTypeRC, nil)
 	write := func() {
@@ -190,8 +199,12 @@ func TestPacketsWithoutMarkFindPendingCNP(t *testing.T) {
 	left.ce = false
 	a.run(int64(time.Millisecond))
 	cnps("before the next packets", 1)
+	right.joined = 0
 	write()
 	cnps("with the next packets", 2)
+	if right.joined < 8 {
+		t.Errorf("the longest run has %d packets, want 8", right.joined)
+	}
 }
 
 // A limited queue pair keeps its rate, in bursts whose length is bounded.
