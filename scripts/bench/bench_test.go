@@ -43,6 +43,12 @@ func TestOutputsOfPrograms(t *testing.T) {
 			}
 		})
 	}
+	if s, err := parsePerftest(" 65536      500             0.00               0.00   		   0.000001\n", gbps); err == nil {
+		t.Errorf("a run without throughput has a result: %+v", s)
+	}
+	if s, err := parseUCX("Final:  20000  6.463  391.490  1256.912  0.00  0.00  0  0\n", gbps); err == nil {
+		t.Errorf("a run without throughput has a result: %+v", s)
+	}
 	bits, bytes, err := parseIperf3(`{"end": {"sum_received": {"bytes": 3000, "bits_per_second": 24000.5}}}`)
 	if bits != 24000.5 || bytes != 3000 || err != nil {
 		t.Errorf("iperf3: %v bit/s, %v bytes, %v", bits, bytes, err)

@@ -185,14 +185,23 @@ func parsePerftest(out, unit string) (sample, error) {
 		f := numbers(line)
 		switch {
 		case unit == micros && len(f) >= 6:
-			return sample{value: f[4], mean: f[5]}, nil
+			return positive(sample{value: f[4], mean: f[5]}, out)
 		case unit == gbps && len(f) == 5:
-			return sample{value: f[3]}, nil
+			return positive(sample{value: f[3]}, out)
 		case unit == mega && len(f) == 5:
-			return sample{value: f[4]}, nil
+			return positive(sample{value: f[4]}, out)
 		}
 	}
 	return sample{}, fmt.Errorf("no result: %s", out)
+}
+
+// positive returns a result of a program with this output, or an error if it is 0: the program has
+// stalled, and prints too few digits for its rate.
+func positive(s sample, out string) (sample, error) {
+	if s.value == 0 {
+		return sample{}, fmt.Errorf("a result of 0: %s", out)
+	}
+	return s, nil
 }
 
 // ucx measures ucx_perftest over softroce, or over TCP between the same ends.
@@ -253,11 +262,11 @@ func parseUCX(out, unit string) (sample, error) {
 		}
 		switch unit {
 		case gbps:
-			return sample{value: f[5] * (1 << 20) * 8 / 1e9}, nil
+			return positive(sample{value: f[5] * (1 << 20) * 8 / 1e9}, out)
 		case mega:
-			return sample{value: f[7] / 1e6}, nil
+			return positive(sample{value: f[7] / 1e6}, out)
 		case micros:
-			return sample{value: f[1], mean: f[3]}, nil
+			return positive(sample{value: f[1], mean: f[3]}, out)
 		}
 	}
 	return sample{}, fmt.Errorf("no result: %s", out)
