@@ -33,6 +33,17 @@ func newTestFabric(t testing.TB) *testFabric {
 	return w
 }
 
+// secondEngine adds an engine, which drives the NICs that are added from now on. It returns the
+// first one, too.
+func (w *testFabric) secondEngine() (first, second *nic.Engine) {
+	first = w.engine
+	second, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: 2})
+	check(w.t, err)
+	w.t.Cleanup(func() { second.Close() })
+	w.engine = second
+	return first, second
+}
+
 func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -59,7 +59,8 @@ type Device struct {
 	number    int   // of the slice
 	linkError error // the last error of Send or Receive
 
-	drainedAt int64 // when the last step that emptied the link began, on the clock of the timers
+	drainedAt int64 // everything that arrived before is received; on the clock of the timers
+	lag       int64 // of the link
 	recent    recentQPs
 	tx        txState
 	counters  transport.Counters

@@ -417,8 +417,8 @@ func (e *Engine) nextDeadline(busy bool) int64 {
 		if t := d.congestion.paced.next; t != 0 && (next == 0 || t < next) {
 			next = t
 		}
-		if t := d.timers.next; t != 0 && (next == 0 || t+e.stalled < next) {
-			next = t + e.stalled
+		if t := d.timers.next; t != 0 && (next == 0 || t+d.lag+e.stalled < next) {
+			next = t + d.lag + e.stalled
 		}
 	}
 	return next

@@ -52,7 +52,7 @@ func (d *Device) receive() (n int, drained bool) {
 			d.linkError = err
 		}
 		if k == 0 {
-			d.drainedAt = d.engine.timerNow()
+			d.drainedAt = d.engine.timerNow() - d.lag
 			return n, true
 		}
 		n += k

@@ -340,11 +340,7 @@ func TestRepliesDoNotKeepRequestsFromBeingSent(t *testing.T) {
 func TestStepReceivesBoundedBytes(t *testing.T) {
 	w := newTestFabric(t)
 	b := w.client(w.nic(2))
-	receiver := w.engine
-	sender, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: 2})
-	check(t, err)
-	defer sender.Close()
-	w.engine = sender
+	receiver, _ := w.secondEngine()
 	a := w.client(w.nic(1))
 	for range 4 {
 		x, _ := connected(a, b, oneWR)

@@ -61,6 +61,7 @@ func (d *Device) addSlices(c *DeviceConfig) error {
 		if s.buffers = s.engine.config.Buffers; s.buffers == nil {
 			s.buffers = NewFrameBuffers()
 		}
+		s.lag = s.link.Capabilities().Lag
 		s.tx.init(s)
 		s.initCongestion(c)
 		if f, ok := s.link.(*wire.FaultLink); ok {

@@ -51,8 +51,8 @@ func (q *QP) expired() {
 // overlap.
 const dueAtOnce = 16
 
-// expire handles the deadlines that passed before the link was last empty: any later reply may be
-// among the frames that are not read yet.
+// expire handles the deadlines up to the time before which everything that arrived has been
+// received: with a later one, the reply may be among the frames that are not read yet.
 func (d *Device) expire() (any bool) {
 	until := max(d.drainedAt, d.engine.timerNow()-overload)
 	if d.timers.next == 0 || d.timers.next > until {

@@ -20,11 +20,7 @@ func TestTimersWaitForResponsesThatHaveArrived(t *testing.T) {
 	w := newTestFabric(t)
 	socket := func(l wire.Link) wire.Link { return socketLink{l} }
 	a := w.client(w.nic(1, socket))
-	other, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: 2})
-	check(t, err)
-	defer other.Close()
-	engine := w.engine
-	w.engine = other
+	engine, other := w.secondEngine()
 	b := w.client(w.nic(2, socket))
 
 	const n = 600
@@ -58,6 +54,64 @@ func TestTimersWaitForResponsesThatHaveArrived(t *testing.T) {
 	}
 	if c := a.Device.Counters(); len(done) != n || c.LocalACKTimeout != 0 {
 		t.Errorf("%d of %d completions, %d timeouts", len(done), n, c.LocalACKTimeout)
+	}
+}
+
+// A laggingLink leaves out what arrived within its lag before Receive.
+type laggingLink struct {
+	wire.Link
+	readAt int64
+}
+
+const linkLag = 10e3
+
+func (l *laggingLink) Capabilities() wire.Capabilities {
+	c := l.Link.Capabilities()
+	c.Lag = linkLag
+	return c
+}
+
+func (l *laggingLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
+	if now-l.readAt <= linkLag {
+		return 0, nil
+	}
+	l.readAt = now
+	return l.Link.Receive(now, batch)
+}
+
+// A response arrives just before the deadline of its request, and the link leaves it out at first.
+// With retry_cnt 0 a timeout is fatal.
+func TestTimersWaitForLinkThatLags(t *testing.T) {
+	w := newTestFabric(t)
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &laggingLink{Link: socketLink{l}} }))
+	engine, other := w.secondEngine()
+	b := w.client(w.nic(2))
+	x, y := a.qp(smallCaps), b.qp(smallCaps)
+	at := attrs(1024, y)
+	at.RetryCount = 0
+	x.connectWith(at)
+	y.connect(1024, x)
+	x.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
+	w.now = 2 * linkLag
+	deadline, due := w.now+4096<<at.Timeout, int64(0)
+	for busy := true; busy; w.now++ {
+		due, busy = engine.Step(w.now)
+	}
+	if due != deadline+linkLag {
+		t.Fatalf("the engine is due %d ns after the deadline, want %d", due-deadline, int64(linkLag))
+	}
+	engine.Step(deadline - 2) // reads the link
+	for now := w.now; now < w.now+10; now++ {
+		other.Step(now)
+	}
+	for now := deadline; now <= due; now += 1000 {
+		engine.Step(now)
+	}
+	engine.Step(due)
+	engine.Step(due + 1)
+	x.want(1, ib.WCSuccess, ib.WCRDMAWrite)
+	if n := a.Device.Counters().LocalACKTimeout; n != 0 {
+		t.Errorf("%d timeouts", n)
 	}
 }
 

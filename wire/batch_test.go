@@ -224,7 +224,7 @@ func TestUDPReadsTheQuietFamily(t *testing.T) {
 		if _, found := receive(); found {
 			t.Errorf("v6 busy %t: both families are read each time", v6)
 		}
-		now += 10e3 + 1
+		now += b.Capabilities().Lag + 1
 		if _, found := receive(); !found {
 			t.Errorf("v6 busy %t: the other family is not read after 10 us", v6)
 		}

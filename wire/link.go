@@ -31,8 +31,9 @@ type Link interface {
 	CopyPayload()
 
 	// Receive fills batch with frames that have arrived and returns how many. The frames' bytes
-	// stay valid until the next call of Receive. A link may leave out what arrived in the last 10
-	// µs or since a Receive with the same now, but not after AppendFDs with another now.
+	// stay valid until the next call of Receive. A link may leave out what arrived within
+	// Capabilities.Lag before now or since a Receive with the same now, but not after AppendFDs
+	// with another now.
 	Receive(now int64, batch []RxFrame) (n int, err error)
 
 	// AppendFDs appends the file descriptors of which one polls readable when Receive has frames,
@@ -82,6 +83,8 @@ type Capabilities struct {
 	PayloadUnread bool
 
 	MaxBatch int // the number of frames in one Send beyond which larger batches do not help
+
+	Lag int64 // in nanoseconds: Receive may leave out frames that arrived less than this before now
 
 	// SrcPort, if not 0, is the UDP source port of all frames that the link sends. It ignores
 	// Path.SrcPort.

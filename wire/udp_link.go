@@ -234,7 +234,7 @@ func (l *UDPLink) NextDeadline() int64 { return 0 }
 
 // Capabilities implements Link. The MTU is the interface's current one.
 func (l *UDPLink) Capabilities() Capabilities {
-	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: txBatchSize, SrcPort: Port, SuperPackets: true}
+	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: txBatchSize, Lag: quietTime, SrcPort: Port, SuperPackets: true}
 }
 
 // Counters implements Counted. It includes the datagrams that the kernel dropped.
