@@ -9,12 +9,15 @@ import (
 )
 
 // load posts a client's operations. It shares the machine's cores with the engines, so its loop
-// does little: work requests are prepared once, posted in batches with only the last signaled, and
-// completions are polled in batches.
+// does little: work requests are posted in batches with only the last signaled, and completions are
+// polled in batches. All queue pairs share the work requests, because those of thousands would not
+// stay in the cache.
 type load struct {
 	*endpoint
-	batches     [][]verbs.SendWR // per queue pair; the last one is signaled
-	unsolicited []int            // per queue pair, operations since the last solicited one
+	peer        endpointInfo
+	sge         [1]verbs.SGE   // of all work requests
+	batch       []verbs.SendWR // the last one is signaled
+	unsolicited []int          // Send: per queue pair, operations since the last solicited one
 	wc          [64]verbs.WC
 
 	completed uint64      // operations of all phases
@@ -22,48 +25,46 @@ type load struct {
 }
 
 func newLoad(s *endpoint, peer endpointInfo) *load {
-	l := &load{endpoint: s}
-	for i := range s.qps {
-		wr := verbs.SendWR{
-			WRID:       uint64(i),
-			SGList:     []verbs.SGE{s.mr.SGE(i*s.o.stride(), s.o.Size)},
-			RemoteAddr: peer.Addr + uint64(i*s.o.stride()),
-			RKey:       peer.RKey,
-		}
-		if s.o.Type == UD {
-			wr.AH, wr.RemoteQPN, wr.RemoteQKey = s.ahs[i], peer.QPs[i].QPN, qkey
-		}
-		switch s.o.Op {
-		case Send:
-			wr.Opcode = verbs.WRSend
-		case Write:
-			wr.Opcode = verbs.WRRDMAWrite
-		case Read:
-			wr.Opcode = verbs.WRRDMARead
-		case Atomic:
-			wr.Opcode, wr.CompareAdd = verbs.WRAtomicFetchAndAdd, 1
-		}
-		batch := make([]verbs.SendWR, s.o.batch())
-		for j := range batch {
-			batch[j] = wr
-		}
-		batch[len(batch)-1].SendFlags = verbs.SendSignaled
-		l.batches = append(l.batches, batch)
+	l := &load{endpoint: s, peer: peer, sge: [1]verbs.SGE{s.mr.SGE(0, s.o.Size)}, batch: make([]verbs.SendWR, s.o.batch()),
+		unsolicited: make([]int, len(s.qps))}
+	wr := verbs.SendWR{SGList: l.sge[:], RKey: peer.RKey}
+	switch s.o.Op {
+	case Send:
+		wr.Opcode = verbs.WRSend
+	case Write:
+		wr.Opcode = verbs.WRRDMAWrite
+	case Read:
+		wr.Opcode = verbs.WRRDMARead
+	case Atomic:
+		wr.Opcode, wr.CompareAdd = verbs.WRAtomicFetchAndAdd, 1
 	}
-	l.unsolicited = make([]int, len(s.qps))
+	for i := range l.batch {
+		l.batch[i] = wr
+	}
+	l.batch[len(l.batch)-1].SendFlags = verbs.SendSignaled
 	return l
 }
 
-// post posts the last n work requests of a queue pair's batch. For Send, every refill messages one
-// is solicited, to wake the server.
+// post posts n work requests to a queue pair, the last one signaled. For Send, every refill
+// messages one is solicited, to wake the server.
 func (l *load) post(q, n int) error {
-	batch := l.batches[q]
-	batch = batch[len(batch)-n:]
-	last := &batch[n-1]
-	last.SendFlags &^= verbs.SendSolicited
-	if l.unsolicited[q] += n; l.o.Op == Send && l.unsolicited[q] >= l.o.refill() {
-		last.SendFlags |= verbs.SendSolicited
-		l.unsolicited[q] = 0
+	batch := l.batch[len(l.batch)-n:]
+	offset := uint64(q * l.o.stride())
+	l.sge[0].Addr = l.mr.Addr() + offset
+	for i := range batch {
+		w := &batch[i]
+		w.WRID, w.RemoteAddr = uint64(q), l.peer.Addr+offset
+		if l.o.Type == UD {
+			w.AH, w.RemoteQPN, w.RemoteQKey = l.ahs[q], l.peer.QPs[q].QPN, qkey
+		}
+	}
+	if l.o.Op == Send {
+		last := &batch[n-1]
+		last.SendFlags &^= verbs.SendSolicited
+		if l.unsolicited[q] += n; l.unsolicited[q] >= l.o.refill() {
+			last.SendFlags |= verbs.SendSolicited
+			l.unsolicited[q] = 0
+		}
 	}
 	return l.qps[q].PostSend(batch...)
 }
