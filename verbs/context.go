@@ -100,6 +100,8 @@ type Context struct {
 	queues   map[uint32]*CQ // by handle, for events
 	pairs    map[uint32]*QP
 	shared   map[uint32]*SRQ
+
+	posted atomic.Pointer[QP] // whose send queue was posted to last
 }
 
 // An object came from a Context. Closing it takes a request to the daemon; abandon only releases

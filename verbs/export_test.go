@@ -26,3 +26,6 @@ func (y *goroutineYielder) Yield(now time.Time) { y.yield(now) }
 
 // MaxAlone is maxAlone.
 const MaxAlone = maxAlone
+
+// Successor returns the queue pair whose state a post to q prefetches, nil if none.
+func (q *QP) Successor() *QP { return q.successor.qp.Load() }

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/internal/abi"
+	"softroce/internal/release"
 )
 
 func word64(b []byte, off int) *uint64 { return (*uint64)(unsafe.Pointer(&b[off : off+8][0])) }
@@ -31,11 +32,12 @@ func (q *QP) PostSend(wr ...SendWR) error {
 			return ErrWorkRequest
 		}
 	}
+	q.prefetchSuccessors(w.offset(w.producer + uint32(len(wr))))
 	for i := range wr {
 		wr[i].store(w.slot(), q.qpType)
 		w.producer++
 	}
-	atomic.StoreUint32(w.produced, w.producer)
+	release.Store32(w.produced, w.producer)
 	q.ring()
 	return nil
 }
@@ -117,9 +119,12 @@ func (q *QP) fits(wr *SendWR) bool {
 	return len(wr.SGList) <= int(q.cap.MaxSendSGE)
 }
 
+// offset returns where in the ring slot i begins.
+func (w *workQueue) offset(i uint32) int { return abi.RingSlots + int(i&w.mask)*int(w.size) }
+
 // slot returns the next slot to fill.
 func (w *workQueue) slot() []byte {
-	off := abi.RingSlots + int(w.producer&w.mask)*int(w.size)
+	off := w.offset(w.producer)
 	return w.ring[off : off+int(w.size) : off+int(w.size)]
 }
 

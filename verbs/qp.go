@@ -27,7 +27,8 @@ type QP struct {
 	state    atomic.Uint32 // as Modify set it; the NIC may have changed it to ERR
 	psn      atomic.Uint32 // the first PSN to send; see psnChosen
 
-	sq, rq workQueue
+	successor successor
+	sq, rq    workQueue
 }
 
 // A workQueue is a ring whose producer is this process.
@@ -219,4 +220,5 @@ func (q *QP) setClosing(closing bool) {
 func (q *QP) abandon() {
 	q.sq.close()
 	q.rq.close()
+	q.leaveSuccession()
 }

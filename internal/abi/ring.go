@@ -27,7 +27,9 @@
 // Between the two there is a full fence. In Go the operations of sync/atomic are sequentially
 // consistent: on arm64 a load (LDAR) does not overtake a store (STLR). In C a release and an
 // acquire are not, so there the operations are sequentially consistent or a fence stands between
-// them. The daemon stores no consumer index of this table: for its own a release is enough.
+// them. The daemon stores no consumer index of this table: for its own a release is enough. A
+// release is also enough for the producer index of a send queue: an atomic OR of DoorbellBits
+// follows.
 package abi
 
 // Offsets in the header of every ring.
