@@ -246,6 +246,33 @@ func TestUDPReadsTheQuietFamily(t *testing.T) {
 	}
 }
 
+// A udp link is empty if Receive returns nothing, also if the other family was in use and has more
+// packets than one system call receives.
+func TestUDPReceivesAllOfBothFamilies(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		l := newVethPair(t)
+		a, b := l.a.udpLink(), l.b.udpLink()
+		sendAll(t, a, frames(l.a.path(l.b, v6), 1, 64))
+		collectFor(t, b, 1, waitTimeout)
+		const busy = 100
+		sendAll(t, a, packets(l.a, l.b, v6, busy, 64))
+		sendAll(t, a, frames(l.a.path(l.b, !v6), 1, 64))
+		b.AppendFDs(nil)
+		batch := make([]RxFrame, 64)
+		got := 0
+		for {
+			n, err := b.Receive(1e6, batch)
+			must(t, err)
+			if got += n; n == 0 {
+				break
+			}
+		}
+		if got != busy+1 {
+			t.Errorf("v6 busy %t: %d of %d packets were received", v6, got, busy+1)
+		}
+	}
+}
+
 // checkFrames checks that got is what batch sent, in order.
 func checkFrames(t testing.TB, l *vethPair, tx Link, batch []TxFrame, got []RxFrame) {
 	t.Helper()

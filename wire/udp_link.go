@@ -387,14 +387,16 @@ func (l *UDPLink) Receive(now int64, batch []RxFrame) (n int, err error) {
 		return 0, ErrClosed
 	}
 	active := l.active
+	ofOther := 0
 	if l.skips--; l.skips < 0 || now-l.readAt > quietTime { // first, so that the other one cannot starve it
 		l.skips, l.readAt = quietSkips, now
-		if n = l.receive(now, active^1, batch); n > 0 {
+		if ofOther = l.receive(now, active^1, batch); ofOther > 0 {
 			l.active = active ^ 1
 		}
 	}
-	if n += l.receive(now, active, batch[n:]); n == len(batch) {
-		l.skips = 0 // either of them may have more, which no descriptor shows
+	n = ofOther + l.receive(now, active, batch[ofOther:])
+	if n == len(batch) || ofOther > 0 && n > ofOther {
+		l.skips = 0 // either of them may have more
 	}
 	return n, nil
 }
