@@ -337,6 +337,9 @@ func (s *stream) sequenceNAK(p *judgedPacket, seq int64, isLate bool) {
 	}
 	s.NAKs++
 	s.nak = nak{active: true, seq: seq, no: p.No, at: p.at, name: p.name()}
+	if s.unfollowed = append(s.unfollowed, seq); len(s.unfollowed) > maxUnfollowed {
+		s.unfollowed = s.unfollowed[1:]
+	}
 }
 
 // rnrNAK judges an RNR NAK for the request at seq.

@@ -1,6 +1,8 @@
 package check
 
 import (
+	"slices"
+
 	"softroce/internal/conversation"
 )
 
@@ -15,10 +17,22 @@ func (s *stream) resend(p *judgedPacket, r *request, seq int64) {
 	case s.nak.active && !s.nak.served && seq < s.nak.seq:
 		s.noteOn(p, noteBelowNAK)
 	}
-	if s.explainedBy <= r.no && r.no != p.No || s.explainedBy == 0 {
+	if !s.followsNAK(seq) && (s.explainedBy <= r.no && r.no != p.No || s.explainedBy == 0) {
 		s.checkUnexplained(p, r)
 	}
 	s.explainedBy = 0
+}
+
+// maxUnfollowed is how many sequence NAKs may wait to be followed.
+const maxUnfollowed = 8
+
+// followsNAK reports whether a retransmission from seq on may be due to a sequence NAK. Each causes
+// one, but perhaps not before the requester has gone back for an earlier NAK, which was delayed,
+// too, and has passed its PSN.
+func (s *stream) followsNAK(seq int64) bool {
+	i := slices.Index(s.unfollowed, seq)
+	s.unfollowed = s.unfollowed[i+1:]
+	return i >= 0
 }
 
 // checkUnexplained judges a retransmission that no reply in the capture explains. It has to be a

@@ -61,6 +61,7 @@ type stream struct {
 	lateRequests int          // late requests
 	explainedBy  int          // number of the latest reply since the last retransmission that may cause one
 	followedNAK  ackKnowledge // the requester retransmitted from the PSN of a NAK
+	unfollowed   []int64      // PSNs of the newest sequence NAKs, from which it has not done so yet
 	restart      restart
 	recovering   recovering
 	timeout      int64 // shortest time before a retransmission without visible cause, 0 if none
