@@ -223,11 +223,11 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	e.deliverKept()
 	received, drained := 0, true
 	for _, d := range e.devices {
-		n, all := d.receive()
+		n, all, unread := d.receive()
 		received += n
 		drained = drained && all
+		busy = busy || n > 0 || unread
 	}
-	busy = received > 0
 	// Read buffers and unmapped memory are reused two epochs later. No received frame that refers
 	// to them may be left then; those that wait for a link are copies.
 	e.io.Now = now

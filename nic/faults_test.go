@@ -8,6 +8,7 @@ import (
 	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/transport"
+	"softroce/wire"
 	"softroce/wire/fault"
 )
 
@@ -69,6 +70,45 @@ func TestWorkRequestsFailByRule(t *testing.T) {
 	}
 	if tried < 80 {
 		t.Errorf("tried only %d combinations", tried)
+	}
+}
+
+// A step receives all frames that refer to memory, also if a rule drops more of them than one
+// Receive of the link drops.
+func TestStepReceivesAllReferencesThatRuleDrops(t *testing.T) {
+	const senders, each = 6, 100
+	w := newTestFabric(t)
+	b := w.client(w.nic(1))
+	caps := nic.Caps{MaxSendWR: each, MaxRecvWR: 1, MaxSendSGE: 1}
+	var sent [senders]*payloadRecorder
+	for i := range sent {
+		a := w.client(w.nic(byte(i+2), func(l wire.Link) wire.Link {
+			sent[i] = &payloadRecorder{Link: l, fabric: true}
+			return sent[i]
+		}))
+		x, y := a.qpOf(ib.QPTypeUC, caps), b.qpOf(ib.QPTypeUC, caps)
+		x.connect(1024, y)
+		y.connect(1024, x)
+		for range each {
+			x.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
+		}
+	}
+	b.faults("drop receive")
+	most, before := 0, 0
+	for range 10 {
+		frames := 0
+		for _, l := range sent {
+			frames += l.frames
+		}
+		w.now++
+		w.engine.Step(w.now)
+		if n := b.Device.Snapshot().Faults[0].Acted; n != uint64(frames) {
+			t.Errorf("%d of %d frames were received", n, frames)
+		}
+		most, before = max(most, frames-before), frames
+	}
+	if most <= 4*64 {
+		t.Errorf("at most %d frames waited", most)
 	}
 }
 

@@ -43,19 +43,25 @@ func NewFrameBuffers() *FrameBuffers {
 // receive processes received frames: about stepLimit bytes, since others wait and the peers wait
 // for ACKs, but in any case all whose payload is in a program's memory. Those are few, since a step
 // does not transmit more than stepBytes. drained means that none of them is left, so that this
-// memory may be released.
-func (d *Device) receive() (n int, drained bool) {
+// memory may be released, and unread that the link has to be read again before the engine waits.
+func (d *Device) receive() (n int, drained, unread bool) {
 	d.noteSentCNPs()
-	for cost := 0; cost < d.engine.stepLimit || n < rxReferences && wire.HoldsReferences(d.link); {
+	for cost, seen := 0, 0; cost < d.engine.stepLimit || seen < rxReferences && wire.HoldsReferences(d.link); {
 		k, err := wire.ReceiveRuns(d.link, d.engine.now, d.buffers.batch)
-		if err != nil {
+		if err != nil && err != wire.ErrUnread {
 			d.linkError = err
+		}
+		if unread = err == wire.ErrUnread; unread && k == 0 {
+			cost = d.engine.stepLimit // the rest waits, unless it is in a program's memory
+			seen += len(d.buffers.batch)
+			continue
 		}
 		if k == 0 {
 			d.drainedAt = d.engine.timerNow() - d.lag
-			return n, true
+			return n, true, false
 		}
 		n += k
+		seen += k
 		if d.disabled {
 			cost += k * frameCost
 			continue
@@ -75,7 +81,7 @@ func (d *Device) receive() (n int, drained bool) {
 		}
 		d.engine.flush() // before the next Receive reuses the frames' storage
 	}
-	return n, !wire.HoldsReferences(d.link)
+	return n, !wire.HoldsReferences(d.link), unread
 }
 
 // receiveAlone receives what the link passed as one frame, and returns its cost.

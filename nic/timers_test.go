@@ -115,6 +115,55 @@ func TestTimersWaitForLinkThatLags(t *testing.T) {
 	}
 }
 
+// An unreadLink drops packets first, in several calls of Receive.
+type unreadLink struct {
+	wire.Link
+	calls int // that only drop packets
+}
+
+func (l *unreadLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
+	if l.calls > 0 {
+		l.calls--
+		return 0, wire.ErrUnread
+	}
+	return l.Link.Receive(now, batch)
+}
+
+// A response arrives before the deadline of its request, behind packets that the link drops. With
+// retry_cnt 0 a timeout is fatal.
+func TestTimersWaitForWhatIsBehindDroppedPackets(t *testing.T) {
+	w := newTestFabric(t)
+	l := &unreadLink{}
+	a := w.client(w.nic(1, func(inner wire.Link) wire.Link { l.Link = socketLink{inner}; return l }))
+	engine, other := w.secondEngine()
+	b := w.client(w.nic(2))
+	x, y := a.qp(smallCaps), b.qp(smallCaps)
+	at := attrs(1024, y)
+	at.RetryCount = 0
+	x.connectWith(at)
+	y.connect(1024, x)
+	x.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
+	due := int64(0)
+	for busy := true; busy; w.now++ {
+		due, busy = engine.Step(w.now)
+	}
+	for range 10 {
+		w.now++
+		other.Step(w.now)
+	}
+	l.calls = 5
+	for w.now = due + 1; l.calls > 0; w.now++ {
+		if _, busy := engine.Step(w.now); !busy {
+			t.Fatalf("the engine waits although the link has to be read %d times", l.calls)
+		}
+	}
+	engine.Step(w.now)
+	x.want(1, ib.WCSuccess, ib.WCRDMAWrite)
+	if n := a.Device.Counters().LocalACKTimeout; n != 0 {
+		t.Errorf("%d timeouts", n)
+	}
+}
+
 // A gateLink accepts no frames while it is shut.
 type gateLink struct {
 	wire.Link

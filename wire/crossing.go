@@ -123,10 +123,10 @@ func (l *LoopbackLink) receiveSteered(now int64, batch []RxFrame) (int, error) {
 	if n := l.arrivals.receive(batch); n > 0 {
 		return n, nil
 	}
-	for {
+	for range maxUndelivered {
 		n, err := l.inner.Receive(now, batch)
-		if n == 0 || err != nil {
-			return n, err
+		if n == 0 {
+			return 0, err
 		}
 		kept := 0
 		for i := range batch[:n] {
@@ -142,8 +142,9 @@ func (l *LoopbackLink) receiveSteered(now int64, batch []RxFrame) (int, error) {
 			l.spare.at(0).setReceived(f)
 			l.pass(l.slices[to])
 		}
-		if kept > 0 {
-			return kept, nil
+		if kept > 0 || err != nil {
+			return kept, err
 		}
 	}
+	return 0, ErrUnread
 }

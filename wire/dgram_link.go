@@ -196,7 +196,7 @@ func (l *DgramLink) Receive(now int64, batch []RxFrame) (int, error) {
 	if l.fd < 0 {
 		return 0, ErrClosed
 	}
-	return l.rx.receive(now, l.fd, l, batch, &l.counters), nil
+	return l.rx.receive(now, l.fd, l, batch, &l.counters)
 }
 
 // AppendFDs implements Link.

@@ -36,9 +36,12 @@ func (f *FaultLink) receive(now int64, batch []RxFrame, unchanged func(Link, int
 	f.rx.free = append(f.rx.free, f.delivered...)
 	f.delivered = f.delivered[:0]
 	f.rx.expire(now)
-	for {
+	for dropped := 0; ; dropped++ {
 		if n := f.deliver(now, batch); n > 0 || len(batch) == 0 {
 			return n, nil
+		}
+		if dropped == maxUndelivered {
+			return 0, ErrUnread
 		}
 		// No frame of the link's last batch is in use, so the link may be asked for another batch.
 		var err error

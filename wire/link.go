@@ -16,6 +16,15 @@ const Port = 4791
 // ErrClosed is returned by all methods of a closed link.
 var ErrClosed = errors.New("link is closed")
 
+// ErrUnread is returned by Receive if it stopped before the link was empty. The next call goes on
+// there.
+var ErrUnread = errors.New("link has more packets than one call reads")
+
+// maxUndelivered is how many batches one Receive reads of which it delivers no packet: it drops,
+// delays or passes them on. It does not read until the link is empty, because packets may arrive as
+// fast as it does so.
+const maxUndelivered = 4
+
 // A Link sends and receives RoCE packets in batches. One goroutine calls its methods, that of its
 // NIC's engine. No method blocks. Times are in nanoseconds of one monotonic (or simulated) clock.
 type Link interface {
@@ -31,9 +40,10 @@ type Link interface {
 	CopyPayload()
 
 	// Receive fills batch with frames that have arrived and returns how many. The frames' bytes
-	// stay valid until the next call of Receive. A link may leave out what arrived within
-	// Capabilities.Lag before now or since a Receive with the same now, but not after AppendFDs
-	// with another now.
+	// stay valid until the next call of Receive. After ErrUnread it must be called again before
+	// waiting. If it returns neither frames nor an error, nothing is left that had arrived. But a
+	// link may leave out what arrived within Capabilities.Lag before now or since a Receive with
+	// the same now, unless AppendFDs was called and now is another.
 	Receive(now int64, batch []RxFrame) (n int, err error)
 
 	// AppendFDs appends the file descriptors of which one polls readable when Receive has frames,

@@ -32,9 +32,6 @@ const (
 	rxLongMessages = 8        // after a recvmmsg whose messages were longer than
 	rxLongMessage  = 16 << 10 // bytes on average
 
-	// rxTries is the number of recvmmsg calls in one Receive while every packet is dropped.
-	rxTries = 4
-
 	// txBatchSize is the number of frames that one Send should be given: some full super-packets.
 	txBatchSize = 256
 

@@ -250,5 +250,5 @@ func (l *PacketLink) Receive(now int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed
 	}
-	return l.rx.receive(now, l.fd, &l.decoder, batch, &l.counters), nil
+	return l.rx.receive(now, l.fd, &l.decoder, batch, &l.counters)
 }

@@ -68,9 +68,9 @@ func newRxBatch(controlLen int, named bool) *rxBatch {
 }
 
 // receive fills frames with packets: those that are left of the last recvmmsg, or else those of a
-// new one. It returns how many.
-func (b *rxBatch) receive(now int64, fd int, d rxDecoder, frames []RxFrame, c *LinkCounters) (n int) {
-	for tries := 0; n < len(frames); {
+// new one. It returns how many, or ErrUnread.
+func (b *rxBatch) receive(now int64, fd int, d rxDecoder, frames []RxFrame, c *LinkCounters) (n int, err error) {
+	for dropped := 0; n < len(frames); {
 		if d.next(&frames[n]) {
 			c.addRx(&frames[n])
 			n++
@@ -83,21 +83,26 @@ func (b *rxBatch) receive(now int64, fd int, d rxDecoder, frames []RxFrame, c *L
 			}
 			continue
 		}
-		// A new recvmmsg overwrites the bytes of the packets in frames.
-		if tries++; n > 0 || tries > rxTries || !b.hint.mayPoll(now) {
+		if n > 0 {
+			break // a new recvmmsg overwrites the bytes of the packets in frames
+		}
+		if dropped == maxUndelivered {
+			return 0, ErrUnread
+		}
+		if !b.hint.mayPoll(now) {
 			break
 		}
-		switch e := b.fill(fd); {
-		case b.n > 0:
-		case e == unix.ECONNREFUSED: // the error of an earlier send; messages may be behind it
-		case e == unix.EINVAL: // Linux before 6.2 dropped a super-packet that it cannot describe
-			c.Drops[DropTruncated]++
-			return n
-		default: // no messages, or the interface went down
-			return n
+		// Messages may be behind an error: of an earlier send, or that the interface went down.
+		e := b.fill(fd)
+		if b.n == 0 && e == 0 {
+			return 0, nil
 		}
+		if e == unix.EINVAL { // Linux before 6.2 dropped a super-packet that it cannot describe
+			c.Drops[DropTruncated]++
+		}
+		dropped++
 	}
-	return n
+	return n, nil
 }
 
 // fill receives messages.

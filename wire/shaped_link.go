@@ -270,12 +270,17 @@ func (s *ShapedLink) Receive(now int64, batch []RxFrame) (int, error) {
 	s.delivered = 0
 	for {
 		n, err := s.pass(now, batch)
+		if n == 0 && s.rxI < s.rxN && s.rx.idle <= now && s.arriving.len() < maxShapeQueued {
+			return 0, ErrUnread // the port would have passed it before now
+		}
 		if n > 0 || err != nil || s.rxI < s.rxN || len(batch) == 0 || s.arriving.len() >= maxShapeQueued {
 			return n, err
 		}
 		s.rxI = 0
 		if s.rxN, err = s.inner.Receive(now, s.rxFrames[:]); s.rxN == 0 || err != nil {
-			s.rx.drained(now)
+			if err == nil {
+				s.rx.drained(now)
+			}
 			return 0, err
 		}
 	}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -126,7 +127,7 @@ func (o *offerer) step(now int64, n int) (bytes int) {
 	var batch [64]RxFrame
 	for {
 		k, err := o.to.Receive(now, batch[:])
-		if err != nil {
+		if err != nil && err != ErrUnread {
 			o.t.Fatal(err)
 		}
 		if k == 0 {
@@ -180,6 +181,31 @@ func TestShapedLinkMakesUpForALateEngine(t *testing.T) {
 		}
 		if total < shapeBurst || total > shapeBurst+3*frameLen(&f) {
 			t.Errorf("sends %t: a sender that was idle sends %d bytes at once, want a burst of %d", sends, total, shapeBurst)
+		}
+	}
+}
+
+// Packets that wait for the rate have not arrived yet. But those that a port would have passed
+// before now have, although they do not pass at once.
+func TestShapedLinkSaysThatLatePacketsWait(t *testing.T) {
+	shaped, peer := shapedPair(Shape{Rate: 10e9})
+	for range 64 {
+		mustSend(t, peer, 1, frame(bToA, 0, make([]byte, 4096)))
+	}
+	receive := func(now int64) (n int, err error) {
+		var batch [64]RxFrame
+		for k := 1; k > 0; n += k {
+			k, err = shaped.Receive(now, batch[:])
+		}
+		return n, err
+	}
+	const start = 1e9
+	for _, c := range []struct {
+		now  int64
+		want error
+	}{{start, nil}, {start + 1e6, ErrUnread}, {start + 1e6 + 1, ErrUnread}, {start + 1e6 + 2, nil}} {
+		if n, err := receive(c.now); n == 0 || err != c.want {
+			t.Errorf("after %d ns: %d packets, %v; want %v", c.now-start, n, err, c.want)
 		}
 	}
 }
@@ -304,5 +330,21 @@ func TestShapedLinkDoesNotAllocate(t *testing.T) {
 		}); n != 0 {
 			t.Errorf("%+v: %v allocations", s, n)
 		}
+	}
+}
+
+// While as many packets as may be on their way are delayed, nothing is to be done.
+func TestShapedLinkWaitsWhenManyPacketsAreOnTheirWay(t *testing.T) {
+	shaped, peer := shapedPair(Shape{Delay: time.Second})
+	batch := []TxFrame{frame(bToA, 0, nil)} // first one, so that the last ones are not all taken
+	for range 1 + maxShapeQueued/faultBatch {
+		mustSend(t, peer, 1, batch...)
+		batch = slices.Repeat(batch[:1], faultBatch)
+		if n, err := shaped.Receive(1, make([]RxFrame, 1)); n != 0 || err != nil {
+			t.Fatalf("received %d frames, %v", n, err)
+		}
+	}
+	if d := shaped.NextDeadline(); d != 1e9+1 {
+		t.Errorf("the next deadline is %d, want that of the first packet", d)
 	}
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -387,25 +388,29 @@ func (l *UDPLink) Receive(now int64, batch []RxFrame) (n int, err error) {
 		return 0, ErrClosed
 	}
 	active := l.active
-	ofOther := 0
+	var ofOther int
+	var unread error
 	if l.skips--; l.skips < 0 || now-l.readAt > quietTime { // first, so that the other one cannot starve it
 		l.skips, l.readAt = quietSkips, now
-		if ofOther = l.receive(now, active^1, batch); ofOther > 0 {
+		if ofOther, unread = l.receive(now, active^1, batch); ofOther > 0 {
 			l.active = active ^ 1
 		}
 	}
-	n = ofOther + l.receive(now, active, batch[ofOther:])
-	if n == len(batch) || ofOther > 0 && n > ofOther {
+	n, err = l.receive(now, active, batch[ofOther:])
+	if n += ofOther; n == len(batch) || ofOther > 0 && n > ofOther || unread != nil || err != nil {
 		l.skips = 0 // either of them may have more
 	}
-	return n, nil
+	if n > 0 {
+		return n, nil
+	}
+	return 0, cmp.Or(unread, err)
 }
 
 // receive receives from a socket.
-func (l *UDPLink) receive(now int64, i int, batch []RxFrame) int {
+func (l *UDPLink) receive(now int64, i int, batch []RxFrame) (int, error) {
 	s := l.sockets[i]
 	if s == nil {
-		return 0
+		return 0, nil
 	}
 	return s.rx.receive(now, s.fd, &s.decoder, batch, &l.counters)
 }

@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -354,8 +355,14 @@ func (l *XDPLink) Receive(now int64, batch []RxFrame) (n int, err error) {
 		s.recycle()
 		n += l.receive(s, batch[n:])
 	}
+	if n == 0 && (l.full() || slices.ContainsFunc(sockets, (*xdpSocket).holdsAll)) {
+		return 0, ErrUnread
+	}
 	return n, nil
 }
+
+// full reports whether there is no room for another frame that lies in several chunks.
+func (l *XDPLink) full() bool { return len(l.room)-l.used < xdpMaxFrame }
 
 // receive fills frames with packets: those that are left of the last super-packet, and those of a
 // socket.
@@ -368,7 +375,7 @@ func (l *XDPLink) receive(s *xdpSocket, frames []RxFrame) (n int) {
 			continue
 		}
 		l.counters.Drops[DropUDPLength] += l.decoder.runts()
-		if len(l.room)-l.used < xdpMaxFrame {
+		if l.full() {
 			break // until the frames there are not needed any more
 		}
 		frame, used := s.frame(l.room[l.used:])

@@ -226,7 +226,7 @@ func (s *xdpSocket) recycle() {
 // takes. The bytes are valid until recycle.
 func (s *xdpSocket) frame(room []byte) (frame []byte, used int) {
 	ready := s.rx.ready()
-	if ready == 0 || len(s.held) >= len(s.rx.entries) {
+	if ready == 0 || s.holdsAll() {
 		return nil, 0
 	}
 	d := *s.rx.entry(0)
@@ -251,6 +251,9 @@ func (s *xdpSocket) frame(room []byte) (frame []byte, used int) {
 	s.rx.publish(pieces)
 	return room[:used:used], used
 }
+
+// holdsAll reports whether no frame is returned before chunks were recycled.
+func (s *xdpSocket) holdsAll() bool { return len(s.held) >= len(s.rx.entries) }
 
 // chunk returns the chunk of a received piece, one of those for receiving.
 func (s *xdpSocket) chunk(d unix.XDPDesc) uint64 {
