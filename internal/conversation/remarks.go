@@ -3,6 +3,7 @@ package conversation
 import (
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"softroce/capture"
@@ -13,6 +14,7 @@ import (
 const (
 	maxBetween = 1 << 10 // queue pairs of one host that another one sends to; replies to more are not assigned
 	maxReads   = 1 << 8  // requests of a queue pair with a response of their own that is outstanding
+	maxNAKs    = 1 << 3  // sequence NAKs that the requester of a queue pair has yet to follow
 )
 
 // Remarks says which packets of the reliable services were sent again, and why, and which replies
@@ -49,6 +51,7 @@ type track struct {
 	at     time.Time // of the last request, or reply to one
 	reads  []read    // in the order of their PSNs
 	reason reason    // to send something again; its cause is empty if there is none
+	naks   []reason  // sequence NAKs before it, which may reach the requester late
 	resend resend    // the last time that packets were sent again
 
 	answers *track // whose requests the replies are for
@@ -142,16 +145,31 @@ func (t *track) request(p *capture.Packet, late bool) *capture.Remark {
 	}
 	t.next = max(t.next, part.End())
 	s := &t.resend
-	if s.open && seq >= s.until && (t.reason.cause == "" || seq != t.reason.seq) {
+	if s.open && seq >= s.until && (t.reason.cause == "" || seq != t.reason.seq || t.reason.no < s.no) {
 		s.until = part.End() // it goes on with what was sent after the first one
 		return &capture.Remark{Again: &s.again}
 	}
+	why := t.takeReason(seq)
 	*s = resend{no: p.No, seq: seq, until: part.End(), open: true, again: capture.Again{Cause: capture.CauseTimeout, After: since}}
-	if t.reason.cause != "" {
-		s.again = capture.Again{Cause: t.reason.cause, Packet: t.reason.no, After: p.Time.Sub(t.reason.at)}
+	if why.cause != "" {
+		s.again = capture.Again{Cause: why.cause, Packet: why.no, After: p.Time.Sub(why.at)}
 	}
-	t.reason = reason{}
 	return &capture.Remark{Again: &s.again}
+}
+
+// takeReason removes and returns the reason to send again from seq on. Each NAK is one, but perhaps
+// not before the requester has gone back for an earlier NAK, which was delayed, too.
+func (t *track) takeReason(seq int64) (why reason) {
+	i := slices.IndexFunc(t.naks, func(n reason) bool { return n.seq == seq })
+	if i >= 0 && seq != t.reason.seq {
+		why, t.naks = t.naks[i], t.naks[i+1:]
+		return why
+	}
+	if t.reason.no > t.resend.no || seq == t.reason.seq {
+		why = t.reason
+	}
+	t.reason, t.naks = reason{}, nil
+	return why
 }
 
 func (t *track) addMTU(p *capture.Packet) {
@@ -187,11 +205,11 @@ func (r *Remarks) reply(t *track, p *capture.Packet) *capture.Remark {
 	}
 	switch syn := p.AETH.Syndrome; {
 	case in.Kind == packet.KindAck && syn == packet.NAKSequence:
-		q.reason = reason{capture.CauseNAK, seq, p.No, p.Time}
+		q.replaceReason(reason{capture.CauseNAK, seq, p.No, p.Time})
 	case in.Kind == packet.KindAck && syn.IsRNR():
-		q.reason = reason{capture.CauseRNR, seq, p.No, p.Time}
+		q.replaceReason(reason{capture.CauseRNR, seq, p.No, p.Time})
 	case q.reason.cause != "" && seq >= q.reason.seq && (in.Kind == packet.KindAck || seq == q.reason.seq):
-		q.reason = reason{} // it was answered, or a missing response was only late
+		q.reason, q.naks = reason{}, nil // it was answered, or a missing response was only late
 	}
 	q.respond(p, in, seq)
 	if s := &q.resend; s.no != 0 && seq >= s.seq && seq < s.until {
@@ -216,6 +234,14 @@ func (t *track) respond(p *capture.Packet, in *packet.Info, seq int64) {
 	case !isACK && seq > w.got, isACK && p.AETH.Syndrome.IsACK() && seq >= w.end:
 		t.missing(p, w.got)
 	}
+}
+
+// replaceReason notes a NAK.
+func (t *track) replaceReason(nak reason) {
+	if t.reason.cause == capture.CauseNAK && len(t.naks) < maxNAKs {
+		t.naks = append(t.naks, t.reason)
+	}
+	t.reason = nak
 }
 
 // missing notes that a packet shows the loss of a response.

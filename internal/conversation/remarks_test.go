@@ -48,6 +48,20 @@ func TestRemarksSayWhyPacketsWereSentAgain(t *testing.T) {
 		{"an answered NAK is no reason", []sent{
 			at(0, 1, send(5)), at(0, 2, send(6)), at(us, 1, reply(packet.NAKSequence, 5)), at(2*us, 2, ack(6)), at(time.Second, 3, send(6)),
 		}, "5:timeout after 999.998ms"},
+		{"two NAKs that reach the requester late", []sent{
+			at(0, 1, send(5)), at(0, 2, send(6)), at(0, 4, send(8)), at(0, 6, send(10)), at(us, 1, reply(packet.NAKSequence, 7)), at(2*us, 3, send(7)),
+			at(3*us, 2, reply(packet.NAKSequence, 9)),
+			at(4*us, 7, send(7)), at(5*us, 8, send(8)), at(6*us, 9, send(9)), at(7*us, 10, send(9)), at(8*us, 11, send(10)),
+			at(time.Second, 12, send(9)),
+		}, "6:late 8:nak of 5 after 3µs 9:nak of 5 after 3µs 10:nak of 5 after 3µs 11:nak of 7 after 4µs 12:nak of 7 after 4µs 13:timeout after 999.992ms"},
+		{"two NAKs, of which the second is lost", []sent{
+			at(0, 1, send(5)), at(0, 2, send(6)), at(0, 4, send(8)), at(us, 1, reply(packet.NAKSequence, 5)), at(2*us, 2, reply(packet.NAKSequence, 7)),
+			at(3*us, 5, send(5)), at(4*us, 6, send(6)), at(5*us, 7, send(7)), at(time.Second, 8, send(6)),
+		}, "6:nak of 4 after 2µs 7:nak of 4 after 2µs 8:nak of 4 after 2µs 9:timeout after 999.995ms"},
+		{"an RNR NAK after a NAK that reaches the requester late", []sent{
+			at(0, 1, send(5)), at(0, 2, send(6)), at(us, 1, reply(packet.NAKSequence, 5)), at(2*us, 2, reply(packet.SyndromeRNR|1, 6)),
+			at(3*us, 3, send(5)), at(4*us, 4, send(6)), at(20*us, 5, send(6)),
+		}, "5:nak of 3 after 2µs 6:nak of 3 after 2µs 7:rnr of 4 after 18µs"},
 		{"a lost response of a READ", []sent{
 			at(0, 1, read(5, 2560)), at(us, 1, response(packet.ReadResponseFirst, 5)), at(2*us, 3, response(packet.ReadResponseLast, 7)),
 			at(3*us, 2, read(6, 1536)), at(4*us, 4, response(packet.ReadResponseFirst, 6)), at(5*us, 5, response(packet.ReadResponseLast, 7)),
