@@ -131,3 +131,35 @@ func TestFramesKeepWhatWasReadForThem(t *testing.T) {
 		}
 	}
 }
+
+// Received frames may wait for the rate of the target's link, while later ones are read.
+func TestFramesThatWaitForTheRateKeepWhatWasReadForThem(t *testing.T) {
+	const size = 1 << 22
+	for _, sender := range []int{0, 1} {
+		w := newTestFabric(t)
+		w.mem = size
+		var clients [2]*client
+		for i := range clients {
+			clients[i] = w.client(w.nic(byte(i+1), func(l wire.Link) wire.Link {
+				if i == sender {
+					return l
+				}
+				return wire.NewShapedLink(l, wire.Shape{Rate: 400e9})
+			}))
+		}
+		from, to := clients[sender], clients[1-sender]
+		for i := range from.mem {
+			from.mem[i] = byte(i/4096 + 1)
+		}
+		from.useCopiedMemory()
+		a, b := from.qp(smallCaps), to.qp(smallCaps)
+		a.connect(4096, b)
+		b.connect(4096, a)
+		a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: to.mr.RKey(), SGEs: a.sge(0, size)})
+		w.run(1e9)
+		a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
+		if !bytes.Equal(to.mem, from.mem) {
+			t.Errorf("device %d sends: the target has other bytes than the source", sender)
+		}
+	}
+}

@@ -58,7 +58,7 @@ func (d *Device) receive() (n int, drained, unread bool) {
 		}
 		if k == 0 {
 			d.drainedAt = d.engine.timerNow() - d.lag
-			return n, true, false
+			break
 		}
 		n += k
 		seen += k
