@@ -260,6 +260,9 @@ func (s *ShapedLink) Receive(now int64, batch []RxFrame) (int, error) {
 		s.tx.drained(now) // the sender had no more to send after all
 	}
 	s.more = false
+	if s.blocked <= now {
+		s.blocked = 0 // the sender may have no more to send
+	}
 	if err := s.sendDue(now); err != nil {
 		return 0, err
 	}

@@ -333,6 +333,26 @@ func TestShapedLinkDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// A sender that does not come back after it was refused leaves nothing due.
+func TestShapedLinkForgetsARefusedSender(t *testing.T) {
+	shaped, _ := shapedPair(Shape{Rate: 1e9})
+	batch := make([]TxFrame, 64)
+	for i := range batch {
+		batch[i] = frame(aToB, 0, make([]byte, 4096))
+	}
+	n, err := shaped.Send(1, batch)
+	must(t, err)
+	due := shaped.NextDeadline()
+	if n == len(batch) || due == 0 {
+		t.Fatalf("the link took %d frames, next deadline %d", n, due)
+	}
+	_, err = shaped.Receive(due, make([]RxFrame, 1))
+	must(t, err)
+	if d := shaped.NextDeadline(); d != 0 {
+		t.Errorf("after the deadline the next one is %d", d)
+	}
+}
+
 // While as many packets as may be on their way are delayed, nothing is to be done.
 func TestShapedLinkWaitsWhenManyPacketsAreOnTheirWay(t *testing.T) {
 	shaped, peer := shapedPair(Shape{Delay: time.Second})
