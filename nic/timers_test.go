@@ -79,21 +79,25 @@ func (l *laggingLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	return l.Link.Receive(now, batch)
 }
 
-// A response arrives just before the deadline of its request, and the link leaves it out at first.
-// With retry_cnt 0 a timeout is fatal.
-func TestTimersWaitForLinkThatLags(t *testing.T) {
-	w := newTestFabric(t)
-	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &laggingLink{Link: socketLink{l}} }))
-	engine, other := w.secondEngine()
-	b := w.client(w.nic(2))
+// writeOnce posts a WRITE from a to b on a new queue pair. retry_cnt is 0: a timeout is fatal.
+func writeOnce(a, b *client) (x *queue, timeout int64) {
 	x, y := a.qp(smallCaps), b.qp(smallCaps)
 	at := attrs(1024, y)
 	at.RetryCount = 0
 	x.connectWith(at)
 	y.connect(1024, x)
 	x.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
+	return x, 4096 << at.Timeout
+}
+
+// A response arrives just before the deadline of its request, and the link leaves it out at first.
+func TestTimersWaitForLinkThatLags(t *testing.T) {
+	w := newTestFabric(t)
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &laggingLink{Link: socketLink{l}} }))
+	engine, other := w.secondEngine()
+	x, timeout := writeOnce(a, w.client(w.nic(2)))
 	w.now = 2 * linkLag
-	deadline, due := w.now+4096<<at.Timeout, int64(0)
+	deadline, due := w.now+timeout, int64(0)
 	for busy := true; busy; w.now++ {
 		due, busy = engine.Step(w.now)
 	}
@@ -129,20 +133,13 @@ func (l *unreadLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	return l.Link.Receive(now, batch)
 }
 
-// A response arrives before the deadline of its request, behind packets that the link drops. With
-// retry_cnt 0 a timeout is fatal.
+// A response arrives before the deadline of its request, behind packets that the link drops.
 func TestTimersWaitForWhatIsBehindDroppedPackets(t *testing.T) {
 	w := newTestFabric(t)
 	l := &unreadLink{}
 	a := w.client(w.nic(1, func(inner wire.Link) wire.Link { l.Link = socketLink{inner}; return l }))
 	engine, other := w.secondEngine()
-	b := w.client(w.nic(2))
-	x, y := a.qp(smallCaps), b.qp(smallCaps)
-	at := attrs(1024, y)
-	at.RetryCount = 0
-	x.connectWith(at)
-	y.connect(1024, x)
-	x.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
+	x, _ := writeOnce(a, w.client(w.nic(2)))
 	due := int64(0)
 	for busy := true; busy; w.now++ {
 		due, busy = engine.Step(w.now)
@@ -220,5 +217,20 @@ func TestTimersExpireOnLinkThatIsNeverEmpty(t *testing.T) {
 	}
 	if n := a.Device.Counters().LocalACKTimeout; n != 1 {
 		t.Errorf("%d timeouts within 200 ms", n)
+	}
+}
+
+// An endlessLink drops packets in each call of Receive, and still holds references to memory.
+type endlessLink struct{ wire.Link }
+
+func (endlessLink) Receive(int64, []wire.RxFrame) (int, error) { return 0, wire.ErrUnread }
+func (endlessLink) HoldsReferences() bool                      { return true }
+
+func TestStepEndsOnLinkThatOnlyDropsPackets(t *testing.T) {
+	w := newTestFabric(t)
+	w.nic(1, func(l wire.Link) wire.Link { return endlessLink{l} })
+	w.now++
+	if _, busy := w.engine.Step(w.now); !busy {
+		t.Error("the engine waits although the link has to be read again")
 	}
 }
