@@ -77,7 +77,8 @@ func TestRateFollowsMarks(t *testing.T) {
 	harness.NeedPrograms(t)
 	harness.LocalPrograms.Acquire(t)
 	l := harness.NewVethLink(t)
-	client, server := newMarkedEnd(t, l, 0), newMarkedEnd(t, l, 1, harness.Judged(t, 1, 50)...)
+	const messages, packetsEach = 50, 16 // of 64 KiB
+	client, server := newMarkedEnd(t, l, 0), newMarkedEnd(t, l, 1, harness.Judged(t, 1, messages)...)
 	file := filepath.Join(t.TempDir(), "cnp.pcapng")
 	stop := harness.StartCapture(t, client.socket, file)
 	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
@@ -98,7 +99,9 @@ func TestRateFollowsMarks(t *testing.T) {
 	if err := server.operator.RemoveFault(ctx, first); err != nil {
 		t.Fatal(err)
 	}
-	client.awaitRate(t, job, "did not recover", func(rate int64) bool { return rate == 0 })
+	client.awaitRate(t, job, "did not recover", func(rate int64) bool {
+		return rate == 0 && client.counter(t, "port_xmit_packets") > 2*messages*packetsEach
+	})
 	stop()
 	cancel()
 	job.Wait()
