@@ -163,3 +163,30 @@ func TestFramesThatWaitForTheRateKeepWhatWasReadForThem(t *testing.T) {
 		}
 	}
 }
+
+// A backlog behind the rate of one NIC does not keep memory from clients of another.
+func TestFramesThatWaitForTheRateKeepNoMemoryFromOthers(t *testing.T) {
+	w := newTestFabric(t)
+	var queues [4]*queue
+	for i := range queues {
+		c := w.client(w.nic(byte(i+1), func(l wire.Link) wire.Link {
+			if i == 1 {
+				return wire.NewShapedLink(l, wire.Shape{Rate: 1e9})
+			}
+			return l
+		}))
+		if i == 2 {
+			c.useCopiedMemory()
+		}
+		queues[i] = c.qp(smallCaps)
+	}
+	for i := 0; i < len(queues); i += 2 {
+		from, to := queues[i], queues[i+1]
+		from.connect(4096, to)
+		to.connect(4096, from)
+		from.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: to.mr.RKey(), SGEs: from.sge(0, len(from.mem))})
+	}
+	w.run(5e6)
+	queues[0].wantNone()
+	queues[2].want(1, ib.WCSuccess, ib.WCRDMAWrite)
+}

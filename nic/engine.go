@@ -221,20 +221,18 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	}
 	e.resumable = true
 	e.deliverKept()
-	received, drained := 0, true
+	received := 0
 	for _, d := range e.devices {
-		n, all, unread := d.receive()
+		n, unread := d.receive()
 		received += n
-		drained = drained && all
 		busy = busy || n > 0 || unread
 	}
-	// Read buffers and unmapped memory are reused two epochs later. No received frame that refers
-	// to them may be left then; those that wait for a link are copies.
+	// Read buffers and unmapped memory are reused two epochs later, and the inline data of work
+	// requests. No received frame that refers to them is left; those that wait for a link are
+	// copies.
 	e.io.Now = now
-	if drained {
-		e.io.Epoch()
-		e.pool.Recycle() // the same applies to the inline data of work requests
-	}
+	e.io.Epoch()
+	e.pool.Recycle()
 	e.releaseReads() // what a fabric held by reference was received
 	e.resumable = false
 	if received > 0 && received <= lendFrames && !e.stepped {

@@ -42,9 +42,9 @@ func NewFrameBuffers() *FrameBuffers {
 
 // receive processes received frames: about stepLimit bytes, since others wait and the peers wait
 // for ACKs, but in any case all whose payload is in a program's memory. Those are few, since a step
-// does not transmit more than stepBytes. drained means that none of them is left, so that this
-// memory may be released, and unread that the link has to be read again before the engine waits.
-func (d *Device) receive() (n int, drained, unread bool) {
+// does not transmit more than stepBytes. If the link does not pass some of those on yet, it copies
+// their payload. unread means that the link has to be read again before the engine waits.
+func (d *Device) receive() (n int, unread bool) {
 	d.noteSentCNPs()
 	for cost, seen := 0, 0; cost < d.engine.stepLimit || seen < rxReferences && wire.HoldsReferences(d.link); {
 		k, err := wire.ReceiveRuns(d.link, d.engine.now, d.buffers.batch)
@@ -81,7 +81,10 @@ func (d *Device) receive() (n int, drained, unread bool) {
 		}
 		d.engine.flush() // before the next Receive reuses the frames' storage
 	}
-	return n, !wire.HoldsReferences(d.link), unread
+	if wire.HoldsReferences(d.link) {
+		d.link.CopyPayload()
+	}
+	return n, unread
 }
 
 // receiveAlone receives what the link passed as one frame, and returns its cost.

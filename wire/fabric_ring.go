@@ -21,6 +21,7 @@ type frameRing struct {
 	first int       // oldest slot in use
 	out   int       // slots, from first on, that receive has returned
 	n     int       // slots in use
+	owned int       // of them, from first on, that copyPayload has seen
 	part  int       // packets of the run in the next slot that receive has returned
 	parts []RunPart // of the packets of runs that the last receive has returned
 }
@@ -105,8 +106,8 @@ func payloadIsStable(f *TxFrame) bool {
 // copyPayload makes the slots own the payload of their frames. The Tail of a frame that receive has
 // returned is its slot's, so that it changes too.
 func (r *frameRing) copyPayload() {
-	for i := range r.n {
-		if s := r.slot(i); !s.copied && !s.owned {
+	for ; r.owned < r.n; r.owned++ {
+		if s := r.slot(r.owned); !s.copied && !s.owned {
 			s.own()
 		}
 	}
@@ -175,6 +176,7 @@ func (r *frameRing) divide(s *ringSlot, b *RxFrame) {
 func (r *frameRing) release() {
 	r.parts = r.parts[:0]
 	r.n -= r.out
+	r.owned = max(0, r.owned-r.out)
 	r.first += r.out
 	r.out = 0
 	if r.n == 0 {

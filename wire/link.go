@@ -129,13 +129,13 @@ func Paused(l Link) uint8 {
 
 // A Referrer is a link that may pass payload by reference.
 type Referrer interface {
-	// HoldsReferences reports whether frames wait for Receive whose payload is in their sender's
-	// memory.
+	// HoldsReferences reports whether frames wait for Receive whose payload may be in their
+	// sender's memory, unless CopyPayload has copied it.
 	HoldsReferences() bool
 }
 
-// HoldsReferences reports whether frames wait in l whose payload is in their sender's memory. Of a
-// link that is no Referrer every frame that is due may be one.
+// HoldsReferences does for any link what Referrer does. Of a link that is no Referrer every frame
+// that is due may be one.
 func HoldsReferences(l Link) bool {
 	if r, ok := l.(Referrer); ok {
 		return r.HoldsReferences()
