@@ -26,11 +26,13 @@
 //  1. Frames are received from each link, until it is empty or its budget is spent (rx.go). Each
 //     frame is checked and given to its queue pair, which queues writes to memory, completions and
 //     responses. After each batch, the writes are carried out and the completions published
-//     (completion.go). When no received frame is left, the epoch of mrtable.IO ends. A program that
-//     has got a message may run now, on the engine's processor (lend.go).
+//     (completion.go). No received frame refers to a program's memory then, and the epoch of
+//     mrtable.IO ends. A program that has got a message may run now, on the engine's processor
+//     (lend.go).
 //  2. Functions that were given to Do before the step began are run (engine.go): a client that has
 //     seen a message cannot destroy its queue pair before the message is acknowledged. Those that
-//     end work requests transmit what was posted before (QP.takePosted).
+//     end work requests transmit what was posted before (QP.takePosted). If the memory of a client
+//     has returned, the frames that were kept for it are received (kept.go).
 //  3. Timers that expired before the links were emptied are handled (timers.go), and doorbells are
 //     read (doorbell.go).
 //  4. Short replies are emitted. Then clients take turns, and in them their queue pairs: each

@@ -240,6 +240,9 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	}
 	if len(e.posted) > 0 {
 		e.runPosted()
+		e.resumable = true
+		e.deliverKept() // before timers expire that wait for these frames
+		e.resumable = false
 		busy = true
 	}
 	for _, d := range e.devices {

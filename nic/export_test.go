@@ -61,11 +61,11 @@ func (e *Engine) BlockMemory(c *Context, f func(Batch)) {
 	}
 }
 
-// Return lets the batch be carried out and its thread report it.
+// Return lets the batch be carried out and its thread report it, which the next step handles.
 func (b Batch) Return() {
 	h := b.b.Client().Owner.(*contextPart).hold
 	b.b.Run()
-	b.e.release(h)
+	b.e.posted = append(b.e.posted, func() { b.e.release(h) })
 }
 
 // MemoryDeadline is memoryDeadline.

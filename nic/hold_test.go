@@ -116,6 +116,24 @@ func TestMemoryThatWaitsHoldsOnlyItsClient(t *testing.T) {
 	}
 }
 
+// The ACK of a queue pair that is held is kept, and its deadline passes meanwhile.
+func TestTimersWaitForKeptPackets(t *testing.T) {
+	w := newTestFabric(t)
+	x, y := pair(w, 1024)
+	y.useCopiedMemory()
+	b := w.block(y)
+	y.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: x.mr.RKey()})
+	x.post(transport.SendWR{ID: 2, Opcode: ib.WRRDMAWrite, RKey: y.mr.RKey(), SGEs: x.sge(0, 8)})
+	w.run(1e9)
+	y.wantNone()
+	b.one().Return()
+	w.run(1e9)
+	y.want(1, ib.WCSuccess, ib.WCRDMAWrite)
+	if n := y.Device.Counters(); n.LocalACKTimeout != 0 || n.Retransmitted != 0 {
+		t.Errorf("%d timeouts, %d packets retransmitted", n.LocalACKTimeout, n.Retransmitted)
+	}
+}
+
 func TestPacketsForMemoryThatWaitsAreKept(t *testing.T) {
 	w := newTestFabric(t)
 	x, y := pair(w, 1024)
