@@ -57,7 +57,9 @@ func (d *Device) receive() (n int, unread bool) {
 			continue
 		}
 		if k == 0 {
-			d.drainedAt = d.engine.timerNow() - d.lag
+			if err == nil {
+				d.drainedAt = d.engine.timerNow() - d.lag
+			}
 			break
 		}
 		n += k

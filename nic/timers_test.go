@@ -1,6 +1,7 @@
 package nic_test
 
 import (
+	"io"
 	"testing"
 
 	"softroce/internal/ib"
@@ -119,24 +120,32 @@ func TestTimersWaitForLinkThatLags(t *testing.T) {
 	}
 }
 
-// An unreadLink drops packets first, in several calls of Receive.
+// An unreadLink fails in several calls of Receive, before it reads.
 type unreadLink struct {
 	wire.Link
-	calls int // that only drop packets
+	err   error
+	calls int // that fail
 }
 
 func (l *unreadLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	if l.calls > 0 {
 		l.calls--
-		return 0, wire.ErrUnread
+		return 0, l.err
 	}
 	return l.Link.Receive(now, batch)
 }
 
-// A response arrives before the deadline of its request, behind packets that the link drops.
-func TestTimersWaitForWhatIsBehindDroppedPackets(t *testing.T) {
+// A response arrives before the deadline of its request, behind packets that the link drops, or
+// behind an error.
+func TestTimersWaitForWhatIsNotRead(t *testing.T) {
+	for _, err := range []error{wire.ErrUnread, io.ErrUnexpectedEOF} {
+		testTimersWait(t, err)
+	}
+}
+
+func testTimersWait(t *testing.T, err error) {
 	w := newTestFabric(t)
-	l := &unreadLink{}
+	l := &unreadLink{err: err}
 	a := w.client(w.nic(1, func(inner wire.Link) wire.Link { l.Link = socketLink{inner}; return l }))
 	engine, other := w.secondEngine()
 	x, _ := writeOnce(a, w.client(w.nic(2)))
@@ -150,14 +159,14 @@ func TestTimersWaitForWhatIsBehindDroppedPackets(t *testing.T) {
 	}
 	l.calls = 5
 	for w.now = due + 1; l.calls > 0; w.now++ {
-		if _, busy := engine.Step(w.now); !busy {
+		if _, busy := engine.Step(w.now); !busy && err == wire.ErrUnread {
 			t.Fatalf("the engine waits although the link has to be read %d times", l.calls)
 		}
 	}
 	engine.Step(w.now)
 	x.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 	if n := a.Device.Counters().LocalACKTimeout; n != 0 {
-		t.Errorf("%d timeouts", n)
+		t.Errorf("%v: %d timeouts", err, n)
 	}
 }
 

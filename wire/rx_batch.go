@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -68,8 +69,9 @@ func newRxBatch(controlLen int, named bool) *rxBatch {
 }
 
 // receive fills frames with packets: those that are left of the last recvmmsg, or else those of a
-// new one. It returns how many, or ErrUnread.
+// new one. It returns how many, or an error.
 func (b *rxBatch) receive(now int64, fd int, d rxDecoder, frames []RxFrame, c *LinkCounters) (n int, err error) {
+	failure := ErrUnread // or that of the last recvmmsg
 	for dropped := 0; n < len(frames); {
 		if d.next(&frames[n]) {
 			c.addRx(&frames[n])
@@ -87,18 +89,20 @@ func (b *rxBatch) receive(now int64, fd int, d rxDecoder, frames []RxFrame, c *L
 			break // a new recvmmsg overwrites the bytes of the packets in frames
 		}
 		if dropped == maxUndelivered {
-			return 0, ErrUnread
+			return 0, failure
 		}
 		if !b.hint.mayPoll(now) {
 			break
 		}
 		// Messages may be behind an error: of an earlier send, or that the interface went down.
 		e := b.fill(fd)
-		if b.n == 0 && e == 0 {
+		switch failure = ErrUnread; {
+		case b.n == 0 && e == 0:
 			return 0, nil
-		}
-		if e == unix.EINVAL { // Linux before 6.2 dropped a super-packet that it cannot describe
+		case e == unix.EINVAL: // Linux before 6.2 dropped a super-packet that it cannot describe
 			c.Drops[DropTruncated]++
+		case e != 0:
+			failure = os.NewSyscallError("recvmmsg", e)
 		}
 		dropped++
 	}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -115,6 +116,17 @@ func TestReceiveReadsMessagesBehindAnError(t *testing.T) {
 	n, err := b.Receive(1, make([]RxFrame, 1))
 	if must(t, err); n != 1 {
 		t.Errorf("Receive returned %d frames, want 1", n)
+	}
+}
+
+// A call that fails each time returns its error, so that the engine waits.
+func TestReceiveReturnsErrorThatLasts(t *testing.T) {
+	var fds [2]int
+	must(t, unix.Pipe2(fds[:], unix.O_CLOEXEC))
+	t.Cleanup(func() { unix.Close(fds[0]); unix.Close(fds[1]) })
+	l := &PacketLink{fd: fds[0], rx: newRxBatch(0, false)}
+	if n, err := l.Receive(1, make([]RxFrame, 1)); n != 0 || !errors.Is(err, unix.ENOTSOCK) {
+		t.Errorf("Receive returned %d frames, %v, want %v", n, err, unix.ENOTSOCK)
 	}
 }
 

@@ -114,7 +114,7 @@ func (c *LiveLink) receive() {
 		var batch [32]wire.RxFrame
 		c.linkMu.Lock()
 		for {
-			if n, err := c.link.Receive(c.now(), batch[:]); n == 0 || err != nil {
+			if n, err := c.link.Receive(c.now(), batch[:]); n == 0 && err != wire.ErrUnread {
 				break // the capture passes the frames to WriteFrame
 			}
 		}
