@@ -94,7 +94,7 @@ func (b *bucket) take(now int64, bytes int) bool {
 	}
 	late := int64(shapeLate)
 	if !b.waits { // what is left of it shrinks while no packet waits
-		late = b.empty - b.idle - (now - b.empty)
+		late = min(late, b.empty-b.idle) - (now - b.empty)
 	}
 	b.idle = max(b.idle, now-max(b.burst, late)) + b.time(bytes)
 	b.passed += bytes
