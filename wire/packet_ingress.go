@@ -20,7 +20,7 @@ import (
 //
 //   - It drops the packet before those layers.
 //   - It counts the packets that the packet socket may have got, in memory that the link reads. So
-//     an engine that polls makes no system call until one has arrived.
+//     an engine that polls makes few system calls until one has arrived.
 //
 // It needs CAP_BPF and CAP_NET_ADMIN; without them, packets are dropped at the socket, and each
 // poll is a system call. It disappears with the link's descriptor.
@@ -201,16 +201,20 @@ type arrivalHint struct {
 	counter   *ebpf.Memory // that was read before the last poll
 	at        uint64       // its value then
 	alone     bool         // that poll found one message
-	now       int64        // the time of the step in which it was made
+	now       int64        // the time of the step in which that poll was made
 	empty     bool         // that poll left the socket empty
 	skipped   int          // polls that were left out since
 	uncounted bool         // what that poll found had arrived without being counted
 	untrusted bool         // one poll found something so, and the counter has not changed since
 }
 
-// maxSkippedPolls is how many polls are left out while the counter does not change. If a program
-// that others have put before it at the ingress ends the chain, it never changes.
-const maxSkippedPolls = 15
+// While the counter does not change, up to maxSkippedPolls polls are left out, for up to maxSkipped
+// and until the owner waits. If a program that others have put before it at the ingress ends the
+// chain, it never changes.
+const (
+	maxSkippedPolls = 15
+	maxSkipped      = 10e3 // ns
+)
 
 // mayPoll reports whether a poll may find messages. If so, polled is to be called after the poll.
 func (h *arrivalHint) mayPoll(now int64) bool {
@@ -230,7 +234,7 @@ func (h *arrivalHint) mayPoll(now int64) bool {
 	}
 	changed := counter == nil || counter != h.counter || at != h.at
 	h.untrusted = h.untrusted && !changed
-	if !changed && h.empty && !h.untrusted && h.skipped < maxSkippedPolls {
+	if !changed && h.empty && !h.untrusted && h.skipped < maxSkippedPolls && now-h.now <= maxSkipped {
 		h.skipped++
 		return false
 	}
@@ -238,6 +242,9 @@ func (h *arrivalHint) mayPoll(now int64) bool {
 	h.counter, h.at, h.now, h.skipped = counter, at, now, 0
 	return true
 }
+
+// wait records that the owner is going to wait. The next poll, after that, is made.
+func (h *arrivalHint) wait() { h.skipped = maxSkippedPolls }
 
 // polled records how many messages a poll has found, and whether it left the socket empty. What
 // arrived after mayPoll may have come too late for it.

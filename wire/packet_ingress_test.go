@@ -217,29 +217,46 @@ func TestArrivalsAreCounted(t *testing.T) {
 	}
 }
 
-// While nothing is counted, fifteen of sixteen polls are left out. If something arrives uncounted,
-// because another program at the ingress ends the chain, none is from then on.
+// While nothing is counted, fifteen of sixteen polls are left out, but none after a wait or after
+// Capabilities.Lag. If something arrives uncounted, because another program at the ingress ends the
+// chain, none is from then on.
 func TestUncountedArrivalsAreFound(t *testing.T) {
-	l := newVethPair(t)
-	tap := l.a.tap()
-	l.b.endIngress()
-	rx := l.b.packetLink()
-	expectNone(t, rx)
-	for i, most := range []int{maxSkippedPolls + 1, 1, 1} {
-		rx.rx.hint.skipped = 0
-		tap.send(l.rawFrame(false))
-		if !ready(rx, waitTimeout) {
-			t.Fatal("no frame has arrived")
-		}
-		polls, n := 0, 0
-		for n == 0 && polls < 100 {
-			n, _ = rx.Receive(0, make([]RxFrame, 1))
-			polls++
-		}
-		if n != 1 || polls > most || i == 0 && polls < most {
-			t.Errorf("frame %d was received at poll %d, want %d", i, polls, most)
-		}
+	for _, c := range []struct {
+		name   string
+		waits  bool
+		passed int64 // since the last poll
+		most   int
+	}{
+		{"at the time of the last poll", false, 0, maxSkippedPolls + 1},
+		{"after a wait", true, 0, 1},
+		{"later", false, maxSkipped + 1, 1},
+	} {
+		l := newVethPair(t)
+		tap := l.a.tap()
+		l.b.endIngress()
+		rx := l.b.packetLink()
 		expectNone(t, rx)
+		for i, most := range []int{c.most, 1, 1} {
+			tap.send(l.rawFrame(false))
+			if !ready(rx, waitTimeout) {
+				t.Fatal("no frame has arrived")
+			}
+			if !c.waits {
+				rx.rx.hint.skipped = 0
+			}
+			polls, n := 0, 0
+			for n == 0 && polls < 100 {
+				n, _ = rx.Receive(c.passed, make([]RxFrame, 1))
+				polls++
+			}
+			if n != 1 || polls > most || i == 0 && polls < most {
+				t.Errorf("%s: frame %d was received at poll %d, want %d", c.name, i, polls, most)
+			}
+			expectNone(t, rx)
+		}
+		if lag := rx.Capabilities().Lag; lag < maxSkipped {
+			t.Errorf("frames may be left out for %d ns, the link's lag is %d", int64(maxSkipped), lag)
+		}
 	}
 }
 

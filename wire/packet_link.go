@@ -148,7 +148,10 @@ func (l *PacketLink) rebind() {
 }
 
 // AppendFDs implements Link.
-func (l *PacketLink) AppendFDs(fds []unix.PollFd) []unix.PollFd { return appendFD(fds, l.fd) }
+func (l *PacketLink) AppendFDs(fds []unix.PollFd) []unix.PollFd {
+	l.rx.hint.wait()
+	return appendFD(fds, l.fd)
+}
 
 // OnReady implements Link; the descriptor shows every frame, and stays.
 func (l *PacketLink) OnReady(func()) {}
@@ -161,7 +164,7 @@ func (l *PacketLink) NextDeadline() int64 { return 0 }
 
 // Capabilities implements Link. The MTU is the interface's current one.
 func (l *PacketLink) Capabilities() Capabilities {
-	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: txBatchSize, RoCEv1: true, SuperPackets: true}
+	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: txBatchSize, Lag: maxSkipped, RoCEv1: true, SuperPackets: true}
 }
 
 // Counters implements Counted. It includes the packets that the kernel dropped.
