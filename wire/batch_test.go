@@ -252,11 +252,18 @@ func TestUDPReceivesAllOfBothFamilies(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		l := newVethPair(t)
 		a, b := l.a.udpLink(), l.b.udpLink()
-		sendAll(t, a, frames(l.a.path(l.b, v6), 1, 64))
-		collectFor(t, b, 1, waitTimeout)
+		for _, family := range []bool{!v6, v6} { // addresses are resolved, and the last one is in use
+			sendAll(t, a, frames(l.a.path(l.b, family), 1, 64))
+			if len(collectFor(t, b, 1, waitTimeout)) != 1 {
+				t.Fatal("a packet was not received")
+			}
+		}
 		const busy = 100
+		delivered := func() int { return l.b.counter("Ip: InDelivers") + l.b.counter("Ip6InDelivers") }
+		before := delivered()
 		sendAll(t, a, packets(l.a, l.b, v6, busy, 64))
 		sendAll(t, a, frames(l.a.path(l.b, !v6), 1, 64))
+		eventually(t, "all packets in the sockets", func() bool { return delivered() >= before+busy+1 })
 		b.AppendFDs(nil)
 		batch := make([]RxFrame, 64)
 		got := 0
