@@ -75,11 +75,12 @@ deb: ## a Debian package in dist/
 
 # The test cache is off: the programs that the end-to-end tests run are not among their imports.
 # Those tests run by themselves: a guest that shares the processors with others may not reply before
-# its peer gives up.
+# its peer gives up. The benchmarks of the data path run once each, to see that they work.
 test: libs ## go vet and every test; as root the end-to-end tests too
 	@scripts/setup test
 	go vet ./...
 	go run ./scripts/testreport -count 1 -timeout 30m $$(go list ./... | grep -v '/e2e$$')
+	go test -run '^$$' -bench . -benchtime 1x ./packet ./transport ./internal/abi ./mrtable ./nic ./verbs ./wire
 	go run ./scripts/testreport -count 1 -timeout 30m ./e2e
 
 e2e: libs ## the end-to-end tests that match E2E_RUN, with E2E_KERNEL in the guests (root)
