@@ -302,22 +302,28 @@ func (sim *simulation) tick() int {
 	return max(ns, int(4096*8/sim.profile.Rate))
 }
 
-// order returns the order in which the engines are stepped: a random one if several drive a NIC.
-func (sim *simulation) order() []int {
-	if sim.profile.Slices > 1 {
-		return sim.rnd.Perm(len(sim.engines))
+// order returns the order in which the engines are stepped. If several drive a NIC it is random.
+// While there is work, some of those are stepped several times, and others, which do not get their
+// processors, not at all.
+func (sim *simulation) order() (l []int, all bool) {
+	n := len(sim.engines)
+	if sim.profile.Slices > 1 && !sim.working {
+		return sim.rnd.Perm(n), true
 	}
-	l := make([]int, len(sim.engines))
-	for i := range l {
-		l[i] = i
+	all = sim.profile.Slices <= 1
+	for i := range n {
+		if !all {
+			i = sim.rnd.IntN(n)
+		}
+		l = append(l, i)
 	}
-	return l
+	return l, all
 }
 
 // step steps the engines that are not stalled.
 func (sim *simulation) step() (next int64, busy bool) {
 	before := sim.frames
-	order := sim.order()
+	order, all := sim.order()
 	for _, i := range order {
 		e := sim.engines[i]
 		at := sim.stalled.until
@@ -330,5 +336,6 @@ func (sim *simulation) step() (next int64, busy bool) {
 			next = at
 		}
 	}
-	return next, busy || sim.frames != before // frames may have reached an engine that was stepped before
+	sim.working = busy || sim.frames != before // frames may have reached an engine that was stepped before
+	return next, sim.working || !all
 }

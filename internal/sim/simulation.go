@@ -45,7 +45,7 @@ type Profile struct {
 
 	// The network: see network.go.
 	Engines   bool          // each NIC has an engine of its own
-	Slices    int           // engines that drive each NIC together, which are stepped in random order; 0 and 1: one
+	Slices    int           // engines that drive each NIC together: see order; 0 and 1: one
 	Stalls    int           // times that an engine is not stepped for a while
 	Rate      float64       // of the cables, in Gbit/s; 0: unlimited
 	Buffer    time.Duration // time until a full send buffer of a cable is empty
@@ -88,6 +88,7 @@ type simulation struct {
 	engines       []*nic.Engine
 	ports         [][]*hashingLink // of the NICs, by slice
 	stalled       stall
+	working       bool // the last engines that were stepped had work
 	now           int64
 	programs      []*program
 	unreliable    []*unreliableProgram
