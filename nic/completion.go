@@ -10,7 +10,8 @@ import (
 //
 //	deferred   in a list of the engine, because writes to memory that were queued before it are
 //	           not carried out. Its data may not be in place yet, and the write may fail. Or
-//	           because other engines may still use the window that a bind has replaced.
+//	           because other engines may still use the window that a bind has replaced. Events
+//	           of its queue pair that follow wait in the list, too.
 //	staged     in the CQ's ring, beyond the producer index: the program does not see it.
 //	published  below the producer index: the program may poll it. If the CQ was armed, the ring
 //	           counts a completion event.
@@ -39,14 +40,24 @@ func (p *completions) empty() bool {
 	return len(p.staged) == 0 && len(p.deferred) == 0 && len(p.faults) == 0 && len(p.overrun) == 0
 }
 
-// A deferred completion waits for the writes that were queued before it, and for a revocation.
+// A deferred completion waits for the writes that were queued before it, and for a revocation. A
+// deferred event waits for the completions before it.
 type deferred struct {
 	q          *QP
 	generation uint32 // QP.generation at the time
 	cq         *CQ
-	revocation *revocation // QP.revocation at the time
-	written    bool        // it waits for the revocation only
+	revocation *revocation  // QP.revocation at the time
+	written    bool         // it does not wait for writes
+	event      ib.EventType // 0: it is a completion
 	transport.Completion
+}
+
+// hold returns what holds the context that gets it, nil if nothing does.
+func (d *deferred) hold() *hold {
+	if d.event != 0 {
+		return d.q.part.hold
+	}
+	return d.cq.holdOf(d.q.device)
 }
 
 // A writeFault is a side of a queue pair one of whose writes failed.
@@ -59,12 +70,25 @@ type writeFault struct {
 func (e *Engine) complete(q *QP, cq *CQ, c *transport.Completion) {
 	if p := &e.completions; len(p.deferred) > 0 || e.io.HasPending() || q.held() || cq.holdOf(q.device) != nil ||
 		c.Opcode == ib.WCBindMW && !q.revocation.done() {
-		e.completing = true
-		p.deferred = append(p.deferred, deferred{q, q.generation, cq, q.revocation, false, *c})
+		e.completing, q.lastDeferred = true, 0
+		p.deferred = append(p.deferred, deferred{q: q, generation: q.generation, cq: cq, revocation: q.revocation, Completion: *c})
 		return
 	}
 	if c.Recv || c.Signaled {
 		cq.stage(e, q, c)
+	}
+}
+
+// event reports an event of q behind its completions. Those of a slice may be staged by a control
+// operation, and are published by the slice's engine.
+func (e *Engine) event(q *QP, t ib.EventType) {
+	p := &e.completions
+	switch {
+	case len(p.deferred) == 0 && !q.held() && len(q.device.slices) == 1:
+		q.ctx.event(Event{Type: t, QP: q})
+	case q.lastDeferred != t: // else one is enough, or a client could defer any number
+		e.completing, q.lastDeferred = true, t
+		p.deferred = append(p.deferred, deferred{q: q, generation: q.generation, revocation: q.revocation, written: true, event: t})
 	}
 }
 
@@ -149,7 +173,7 @@ func (e *Engine) stageDeferred() {
 	kept := p.deferred[:0]
 	for i := range p.deferred {
 		d := &p.deferred[i]
-		if h := d.cq.holdOf(d.q.device); h != nil {
+		if h := d.hold(); h != nil {
 			h.deferred = append(h.deferred, *d)
 			continue
 		}
@@ -157,7 +181,7 @@ func (e *Engine) stageDeferred() {
 			kept = append(kept, *d)
 			continue
 		}
-		if d.generation != d.q.generation && !d.outlives() {
+		if d.generation != d.q.generation && (d.event != 0 || !d.outlives()) {
 			continue // the queue pair was reset or destroyed meanwhile
 		}
 		for k := range p.faults {
@@ -168,7 +192,11 @@ func (e *Engine) stageDeferred() {
 			kept = append(kept, *d)
 			continue
 		}
-		if d.Recv || d.Signaled {
+		switch {
+		case d.event != 0:
+			d.q.lastDeferred = 0
+			d.q.ctx.event(Event{Type: d.event, QP: d.q})
+		case d.Recv || d.Signaled:
 			d.cq.stage(e, d.q, &d.Completion)
 		}
 	}

@@ -143,23 +143,75 @@ func (w *testFabric) visibleAt(d *nic.Device, typ ib.EventType) (c *client, visi
 }
 
 func TestLastWQEReachedFollowsTheCompletionsOfItsQP(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		blocks bool // the client's memory, until its queue pair is in error
+		want   int  // completions
+	}{{"mapped memory", false, 3}, {"memory that blocks", true, 1}} {
+		w := newTestFabric(t)
+		ca := w.client(w.nic(1))
+		cb, visible := w.visibleAt(w.nic(2), ib.EventQPLastWQEReached)
+		srq, err := cb.CreateSRQ(nic.SRQInit{PD: cb.pd, MaxWR: 16, MaxSGE: 1})
+		check(t, err)
+		a := ca.qp(smallCaps)
+		b := cb.create(nic.QPInit{Type: ib.QPTypeRC, PD: cb.pd, SendCQ: cb.cq.CQ, RecvCQ: cb.cq.CQ, SRQ: srq.SRQ, Caps: smallCaps})
+		a.connect(1024, b)
+		b.connect(1024, a)
+		var blocks *blocked
+		if c.blocks {
+			cb.useCopiedMemory()
+			blocks = w.block(b)
+		}
+		for i := range 3 {
+			srq.PostRecv(uint64(i), cb.sge(i*4096, 4096))
+			a.post(transport.SendWR{ID: uint64(i), Opcode: ib.WRSend, SGEs: ca.sge(0, 100)})
+			w.run(1e3)
+		}
+		a.post(transport.SendWR{ID: 9, Opcode: ib.WRRDMAWrite, RKey: 12345, SGEs: ca.sge(0, 100)})
+		w.run(1e6)
+		if c.blocks {
+			check(t, b.SetState(ib.QPSErr))
+			w.run(1e6)
+			blocks.one().Return()
+			w.run(1e6)
+		}
+		if *visible != c.want {
+			t.Errorf("%s: %d completions visible at the event, want %d", c.name, *visible, c.want)
+		}
+	}
+}
+
+// A change of state flushes a receive on a slice, whose engine publishes the completion later than
+// the first engine could deliver the event.
+func TestLastWQEReachedWaitsForTheEngineOfItsQP(t *testing.T) {
 	w := newTestFabric(t)
+	w.share()
 	ca := w.client(w.nic(1))
 	cb, visible := w.visibleAt(w.nic(2), ib.EventQPLastWQEReached)
 	srq, err := cb.CreateSRQ(nic.SRQInit{PD: cb.pd, MaxWR: 16, MaxSGE: 1})
 	check(t, err)
+	var b *queue
+	for b == nil || wire.SliceOf(b.QPN(), 2) != 1 {
+		b = cb.create(nic.QPInit{Type: ib.QPTypeRC, PD: cb.pd, SendCQ: cb.cq.CQ, RecvCQ: cb.cq.CQ, SRQ: srq.SRQ, Caps: smallCaps})
+	}
 	a := ca.qp(smallCaps)
-	b := cb.create(nic.QPInit{Type: ib.QPTypeRC, PD: cb.pd, SendCQ: cb.cq.CQ, RecvCQ: cb.cq.CQ, SRQ: srq.SRQ, Caps: smallCaps})
 	a.connect(1024, b)
 	b.connect(1024, a)
-	for i := range 3 {
-		srq.PostRecv(uint64(i), cb.sge(i*4096, 4096))
-		a.post(transport.SendWR{ID: uint64(i), Opcode: ib.WRSend, SGEs: ca.sge(0, 100)})
+	cb.faults("drop receive kind last")
+	srq.PostRecv(1, cb.sge(0, 4096))
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRSend, SGEs: ca.sge(0, 2048)})
+	w.run(1e3)
+	check(t, b.SetState(ib.QPSErr))
+	for range 3 {
+		w.now++
+		w.engine.Step(w.now)
 	}
-	a.post(transport.SendWR{ID: 9, Opcode: ib.WRRDMAWrite, RKey: 12345, SGEs: ca.sge(0, 100)})
-	w.run(1e9)
-	if *visible != 3 {
-		t.Errorf("%d completions visible at the event, want 3", *visible)
+	if *visible == 0 {
+		t.Error("the event has arrived before the completion")
+	}
+	w.run(1e6)
+	if *visible != 1 {
+		t.Errorf("%d completions visible at the event, want 1", *visible)
 	}
 }
 

@@ -183,7 +183,7 @@ func (q *CQ) isLate(e *Engine, qp *QP, c *transport.Completion) bool {
 		q.lose(e)
 		return true
 	}
-	q.late = append(q.late, lateCompletion{deferred{qp, qp.generation, q, nil, true, *c}, e.now + int64(delay), held})
+	q.late = append(q.late, lateCompletion{deferred{q: qp, generation: qp.generation, cq: q, written: true, Completion: *c}, e.now + int64(delay), held})
 	return true
 }
 

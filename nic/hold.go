@@ -57,7 +57,8 @@ type hold struct {
 	// access the memory of ctx.
 	domains []*domain
 
-	// Completions for CQs of ctx. They may be many, and every step goes through Engine.completions.
+	// Completions for CQs of ctx, and events of its queue pairs. They may be many, and every step
+	// goes through Engine.completions.
 	deferred []deferred
 
 	after []func() // called when the batch is done

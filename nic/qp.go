@@ -111,9 +111,10 @@ type QP struct {
 
 	revocation *revocation // of its last bind; nil: none
 
-	generation uint32 // how often it was reset or destroyed
-	av         AddressVector
-	groups     []GID // multicast groups that it is attached to
+	generation   uint32       // how often it was reset or destroyed
+	lastDeferred ib.EventType // the event that was deferred behind its last deferred completion; 0: none
+	av           AddressVector
+	groups       []GID // multicast groups that it is attached to
 }
 
 // CreateQP creates a queue pair in RESET. Errors are EINVAL, ENOMEM and EOPNOTSUPP.
@@ -292,7 +293,7 @@ func (q *QP) remove() {
 	c.releaseRing(len(q.init.SQ) + len(q.init.RQ))
 	q.addUsers(-1)
 	q.ctx = nil
-	q.generation++
+	q.generation, q.lastDeferred = q.generation+1, 0
 }
 
 // QPN returns the queue pair number.
@@ -536,7 +537,7 @@ func (q *QP) stateChanged() {
 		}
 		q.path, q.rateLimit = nil, 0
 		q.device.congestion.forget(q)
-		q.generation++
+		q.generation, q.lastDeferred = q.generation+1, 0
 	case ib.QPSRTS:
 		q.device.congestion.begin(q)
 	case ib.QPSErr:

@@ -60,6 +60,5 @@ func (d *Device) Complete(t *transport.QP, c *transport.Completion) {
 
 // Event implements transport.Sink.
 func (d *Device) Event(t *transport.QP, ev ib.EventType) {
-	q := t.UserData().(*QP)
-	q.ctx.event(Event{Type: ev, QP: q})
+	d.engine.event(t.UserData().(*QP), ev)
 }
