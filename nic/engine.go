@@ -28,7 +28,7 @@ type EngineConfig struct {
 	Number int
 
 	// Stepped means that Run is not used: one goroutine calls Step and everything else. Do then
-	// calls its function at once.
+	// calls its function at once, after those that slices have posted.
 	Stepped bool
 
 	// Spin is how long Run polls without finding work before it sleeps, if the machine has idle
@@ -288,6 +288,7 @@ func (e *Engine) finish(busy bool) (int64, bool) {
 		}
 		e.unusual = !e.unusualState.empty()
 	}
+	busy = busy || e.stepped && e.group != nil && len(e.group.engines[0].posted) > 0
 	e.due = e.nextDeadline(busy)
 	return e.due, busy
 }
@@ -455,6 +456,7 @@ func (e *Engine) Skip(now, due int64) { e.now, e.due = now, due }
 // call at a time.
 func (e *Engine) Do(f func()) {
 	if e.config.Stepped {
+		e.runPosted() // onControl has posted it before
 		f()
 		return
 	}

@@ -92,14 +92,17 @@ func (d *Device) Slices() int { return len(d.slices) }
 func (d *Device) isPart() bool { return d.number > 0 }
 
 // onControl calls f, which changes what slices have in common, as a control operation: at once if
-// there is one slice, or if one goroutine steps all engines.
+// there is one slice.
 func (d *whole) onControl(f func()) {
 	e := d.slices[0].engine
-	if len(d.slices) == 1 || e.config.Stepped {
+	switch {
+	case len(d.slices) == 1:
 		f()
-		return
+	case e.stepped: // when it next runs such functions
+		e.posted = append(e.posted, f)
+	default:
+		e.post(f)
 	}
-	e.post(f)
 }
 
 // setAsleep sets the slice's part of the word that tells a client whether engines sleep. The client
