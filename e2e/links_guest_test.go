@@ -80,7 +80,9 @@ func TestXDPLinkZeroCopy(t *testing.T) {
 	harness.NeedRoot(t, "a guest")
 	harness.BridgeGuest.Acquire(t) // with one more busy guest, all would be late
 	lab := harness.ZeroCopyLab(t)
-	t.Run("daemon", func(t *testing.T) { daemonZeroCopy(t, lab) })
+	for _, nic := range []string{"auto:eth0", "auto:eth0,engines=2"} {
+		t.Run("daemon, "+nic, func(t *testing.T) { daemonZeroCopy(t, lab, nic) })
+	}
 	t.Run("link", func(t *testing.T) { linkZeroCopy(t, lab) }) // sets the interface down
 }
 
@@ -102,13 +104,14 @@ func linkZeroCopy(t *testing.T, lab *rxelab.Lab) {
 	peer.Wait()
 }
 
-// daemonZeroCopy connects a daemon in the guest and one on the host.
-func daemonZeroCopy(t *testing.T, lab *rxelab.Lab) {
+// daemonZeroCopy connects a daemon in the guest, with a NIC that must get zero-copy, and one on the
+// host.
+func daemonZeroCopy(t *testing.T, lab *rxelab.Lab, nic string) {
 	const softroce, socket = "/tmp/softroce", "/tmp/s"
 	g := lab.Guests[0]
 	putInGuest(t, g, harness.Binary(t), softroce)
 	ctx, cancel := context.WithCancel(t.Context())
-	daemon, err := g.Start(ctx, harness.ProgramLimit, softroce+" daemon --socket "+socket+" --nic softroce0=auto:eth0")
+	daemon, err := g.Start(ctx, harness.ProgramLimit, softroce+" daemon --socket "+socket+" --nic softroce0="+nic)
 	if err != nil {
 		cancel()
 		t.Fatal(err)

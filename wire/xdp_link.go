@@ -80,13 +80,15 @@ const (
 // network namespace.
 func NewXDPLink(iface *Netdev) (*XDPLink, error) { return newXDPLink(iface, XDPNative, XDPGeneric) }
 
-// NewZeroCopyXDPLink is NewXDPLink for an interface that is up and offers zero-copy. For others it
-// returns an error.
-func NewZeroCopyXDPLink(iface *Netdev) (*XDPLink, error) { return newXDPLink(iface, XDPZeroCopy) }
-
 // NewXDPSlices opens the xdp links of the n slices of a NIC.
 func NewXDPSlices(iface *Netdev, n int) ([]*XDPLink, error) {
 	return newXDPSlices(iface, n, XDPNative, XDPGeneric)
+}
+
+// NewZeroCopyXDPSlices is NewXDPSlices for an interface that is up and offers zero-copy. For others
+// it returns an error.
+func NewZeroCopyXDPSlices(iface *Netdev, n int) ([]*XDPLink, error) {
+	return newXDPSlices(iface, n, XDPZeroCopy)
 }
 
 func newXDPLink(iface *Netdev, modes ...XDPMode) (*XDPLink, error) {

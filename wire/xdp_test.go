@@ -211,8 +211,10 @@ func TestZeroCopyXDPLinkTakesNoOtherMode(t *testing.T) {
 	refused := func(want string) {
 		t.Helper()
 		l.a.do(func() {
-			if _, err := NewZeroCopyXDPLink(n); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%v, want %q", err, want)
+			for _, slices := range []int{1, 2} {
+				if _, err := NewZeroCopyXDPSlices(n, slices); err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%d slices: %v, want %q", slices, err, want)
+				}
 			}
 		})
 		if l.a.xdpAttached() {

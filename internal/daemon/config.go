@@ -132,7 +132,7 @@ const (
 )
 
 // chooseEngines sets the engines of the NICs that do not say how many, unless the NICs are to be
-// distributed over Engines. A NIC of kind Auto keeps one, with which its link may be xdp.
+// distributed over Engines.
 func (c *Config) chooseEngines(processors int) {
 	if c.Engines != 0 {
 		return
@@ -140,7 +140,7 @@ func (c *Config) chooseEngines(processors int) {
 	c.NICs = slices.Clone(c.NICs) // the caller's
 	for i := range c.NICs {
 		n := &c.NICs[i]
-		if n.Engines == 0 && n.Kind != nicspec.Auto && c.canShare(*n) == nil {
+		if n.Engines == 0 && c.canShare(*n) == nil {
 			n.Engines = max(1, min(maxDefaultEngines, processors/processorsOfEngine))
 		}
 	}

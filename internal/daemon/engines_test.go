@@ -163,7 +163,7 @@ func TestDefaultEnginesOfNIC(t *testing.T) {
 		{"a=packet:eth0", 2, 16, 0},
 		{"a=packet:eth0,rate=1G", 0, 16, 0},
 		{"a=xdp:eth0", 0, 16, 4},
-		{"a=auto:eth0", 0, 16, 0},
+		{"a=auto:eth0", 0, 16, 4},
 	} {
 		n, err := nicspec.Parse(c.nic)
 		if err != nil {

@@ -35,15 +35,13 @@ func (n NIC) OpenInterface(log *slog.Logger) ([]wire.Link, *wire.Netdev, error) 
 	return nil, nil, errors.Join(refused...)
 }
 
-// open opens links of a kind. Auto takes zero-copy only, and that for one engine: in the other
-// modes xdp is not the better choice for every use.
+// open opens links of a kind. Auto takes zero-copy only: in the other modes xdp is not the better
+// choice for every use.
 func (n NIC) open(k Kind, iface *wire.Netdev) ([]wire.Link, error) {
 	slices := max(n.Engines, 1)
 	switch {
-	case k == XDP && n.Kind == Auto && slices > 1:
-		return nil, fmt.Errorf("engines=%d: auto takes xdp for one engine only", slices)
 	case k == XDP && n.Kind == Auto:
-		return one(wire.NewZeroCopyXDPLink(iface))
+		return all(wire.NewZeroCopyXDPSlices(iface, slices))
 	case k == XDP && slices > 1:
 		return all(wire.NewXDPSlices(iface, slices))
 	case k == XDP:
