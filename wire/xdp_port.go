@@ -64,7 +64,10 @@ func openXDPPort(s *netdevState, queues, slices int, modes []XDPMode) (*xdpPort,
 
 func (p *xdpPort) open(s *netdevState, queues int, modes []XDPMode) (err error) {
 	p.queues, err = ebpf.NewMap(&ebpf.MapSpec{Name: "softroce", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues * len(p.sockets))})
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.EINVAL): // an unknown type of map
+		return noXDPSockets(unix.EINVAL)
+	case err != nil:
 		return bpfError("create an XSKMAP", err)
 	}
 	if p.program, err = p.load(&p.filter); errors.Is(err, unix.EINVAL) {
@@ -138,6 +141,9 @@ func (p *xdpPort) attach(modes []XDPMode) (err error) {
 		case errors.Is(err, unix.EPERM):
 			return bpfError("attach the XDP program", err)
 		}
+	}
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("the interface's driver does not offer native XDP, or not with its present settings: %w", err)
 	}
 	return fmt.Errorf("attach the XDP program (links require Linux 5.9): %w", err)
 }
@@ -243,14 +249,21 @@ func (p *xdpPort) leave(slice int) {
 	}
 }
 
-// bpfError returns the error of a BPF operation, with the privilege that it lacks. The verifier's
-// log is not part of it.
+// bpfError returns the error of a BPF operation, with what it lacks. The verifier's log is not part
+// of it.
 func bpfError(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("%s: requires CAP_BPF and CAP_NET_ADMIN (the packet link requires CAP_NET_RAW only): %w", what, unix.EPERM)
+		return fmt.Errorf("%s: requires CAP_BPF and CAP_NET_ADMIN, and bpf in the SystemCallFilter= of a service (the packet link requires CAP_NET_RAW only): %w", what, unix.EPERM)
+	case errors.Is(err, unix.ENOSYS):
+		return fmt.Errorf("%s: the kernel has no system call bpf (CONFIG_BPF_SYSCALL): %w", what, unix.ENOSYS)
 	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+// noXDPSockets returns the error of a kernel, or of a service, without AF_XDP sockets.
+func noXDPSockets(err error) error {
+	return fmt.Errorf("requires AF_XDP sockets: CONFIG_XDP_SOCKETS and Linux 5.9, and AF_XDP in the RestrictAddressFamilies= of a service: %w", err)
 }

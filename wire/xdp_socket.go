@@ -115,7 +115,7 @@ func (m *xdpMemory) newSocket(number int, umem []byte) (s *xdpSocket, err error)
 	case unix.EPERM:
 		return s, fmt.Errorf("an AF_XDP socket requires CAP_NET_RAW: %w", err)
 	case unix.EAFNOSUPPORT:
-		return s, fmt.Errorf("the kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS, Linux 5.9): %w", err)
+		return s, noXDPSockets(err)
 	default:
 		return s, os.NewSyscallError("socket", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -125,6 +126,55 @@ func TestXDPLinkNamesMissingPrivilege(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A kernel without a feature, or a service without a permission, is a filter that refuses the first
+// system call which needs it.
+func TestXDPLinkNamesMissingFeature(t *testing.T) {
+	newVethPair(t).a.xdpLink()          // package ebpf finds out once what the kernel has
+	const mapCreate, linkCreate = 0, 28 // commands of bpf
+	for _, c := range []struct {
+		call, arg uint32
+		refuse    unix.Errno
+		want      string
+	}{
+		{unix.SYS_BPF, mapCreate, unix.ENOSYS, "CONFIG_BPF_SYSCALL"},
+		{unix.SYS_BPF, mapCreate, unix.EPERM, "SystemCallFilter="},
+		{unix.SYS_BPF, mapCreate, unix.EINVAL, "CONFIG_XDP_SOCKETS"},
+		{unix.SYS_BPF, linkCreate, unix.EINVAL, "links require Linux 5.9"},
+		{unix.SYS_SOCKET, unix.AF_XDP, unix.EAFNOSUPPORT, "RestrictAddressFamilies="},
+	} {
+		l := newVethPair(t)
+		n := l.a.iface()
+		l.a.do(func() {
+			refuse(t, c.call, c.arg, c.refuse)
+			if _, err := NewXDPLink(n); !errors.Is(err, c.refuse) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+		if l.a.xdpAttached() {
+			t.Error("a program is attached")
+		}
+		l.a.packetLink() // the port is free
+	}
+}
+
+// refuse makes a system call fail, if it has a first argument, for the rest of the calling thread.
+func refuse(t testing.TB, call, arg uint32, e unix.Errno) {
+	t.Helper()
+	const numberAt, argAt = 0, 16 // in struct seccomp_data
+	load := uint16(unix.BPF_LD | unix.BPF_W | unix.BPF_ABS)
+	equal := uint16(unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K)
+	filter := []unix.SockFilter{
+		{Code: load, K: numberAt},
+		{Code: equal, Jf: 3, K: call},
+		{Code: load, K: argAt},
+		{Code: equal, Jf: 1, K: arg},
+		{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ERRNO | uint32(e)},
+		{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	must(t, unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0))
 }
 
 // keepCapabilities drops all capabilities of the calling thread but some.

@@ -75,6 +75,7 @@ type reason struct{ Msg, NIC, Kind, Err string }
 func TestOpenInterface(t *testing.T) {
 	const (
 		noZeroCopy = "zero-copy is not offered"
+		noDriver   = "driver does not offer native XDP"
 		portInUse  = "UDP port 4791 of v0 is in use"
 	)
 	for _, c := range []struct {
@@ -89,6 +90,7 @@ func TestOpenInterface(t *testing.T) {
 		errs   []string // parts of the error
 	}{
 		{name: "no zero-copy", nic: "a=auto:v0", link: "packet:v0", logged: []string{noZeroCopy}},
+		{name: "no driver", nic: "a=auto:lo", link: "packet:lo", logged: []string{noDriver}},
 		{name: "down", nic: "a=auto:v0", down: true, link: "packet:v0", logged: []string{noZeroCopy}},
 		{name: "two engines", nic: "a=auto:v0,engines=2", link: "packet:v0", links: 2, logged: []string{noZeroCopy}},
 		{name: "user", nic: "a=auto:v0", user: true, link: "udp:v0", logged: []string{"CAP_BPF", "CAP_NET_RAW"}},
