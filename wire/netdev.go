@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +24,7 @@ import (
 // interface is down and has no addresses until one of its name exists again.
 type Netdev struct {
 	name          string
+	namespace     *os.File
 	handle        *netlink.Handle
 	events        *nl.NetlinkSocket
 	probeSockets  [4]int // UDP sockets for IPv4 and IPv6 that trigger the kernel's neighbor resolution; the last two for VLANs
@@ -76,6 +79,9 @@ func OpenNetdev(name string) (*Netdev, error) {
 
 // open creates all sockets in the calling thread's network namespace.
 func (n *Netdev) open() (err error) {
+	if n.namespace, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+		return err
+	}
 	if n.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return err
 	}
@@ -95,6 +101,26 @@ func (n *Netdev) open() (err error) {
 	n.state.Store(s)
 	n.openSolicitSocket()
 	return n.openProbeSockets()
+}
+
+// inNamespace runs f in the interface's network namespace: the Netdev's watcher may be in another
+// one. To enter it requires CAP_SYS_ADMIN.
+func (n *Netdev) inNamespace(f func() error) (err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		there, _ := n.namespace.Stat()
+		here, e := os.Stat("/proc/thread-self/ns/net")
+		if e == nil && os.SameFile(here, there) {
+			defer runtime.UnlockOSThread()
+		} else if err = os.NewSyscallError("setns", unix.Setns(int(n.namespace.Fd()), unix.CLONE_NEWNET)); err != nil {
+			return
+		}
+		err = f()
+	}()
+	<-done
+	return err
 }
 
 // interfaceNames lists the existing interfaces for an error message.
@@ -227,6 +253,7 @@ func (n *Netdev) Close() error {
 }
 
 func (n *Netdev) closeSockets() {
+	n.namespace.Close()
 	if n.handle != nil {
 		n.handle.Close()
 	}

@@ -137,7 +137,7 @@ func (l *PacketLink) rebind() {
 	var moved bool
 	if l.first == nil {
 		moved = l.follow()
-		l.inNamespace(func() error { l.kernel.follow(l.index, l.iface.Addresses()); return nil })
+		l.iface.inNamespace(func() error { l.kernel.follow(l.index, l.iface.Addresses()); return nil })
 	} else if i := l.iface.Index(); i != 0 && i != l.index {
 		moved, l.index = true, i
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 
@@ -18,8 +17,6 @@ import (
 // read.
 type reservedPort struct {
 	iface *Netdev
-
-	namespace *os.File // of the interface
 
 	mu      sync.Mutex // for follow, which the Netdev's watcher calls
 	index   int        // of the interface
@@ -35,9 +32,6 @@ type reservedPort struct {
 func (r *reservedPort) reserve(iface *Netdev) (err error) {
 	r.iface, r.index = iface, iface.Index()
 	r.groups, r.vlans = map[netip.Addr]map[*reservedPort]bool{}, map[string]vlanPort{}
-	if r.namespace, err = os.Open("/proc/thread-self/ns/net"); err != nil {
-		return err
-	}
 	if r.sockets, err = reservePort(iface.Name()); err != nil {
 		return err
 	}
@@ -66,13 +60,12 @@ func (r *reservedPort) release() {
 	for _, v := range r.vlans {
 		v.close()
 	}
-	r.namespace.Close()
 }
 
 // follow follows changes of VLANs, and an interface that was deleted and created again, which it
 // reports. The caller holds mu.
 func (r *reservedPort) follow() (recreated bool) {
-	r.inNamespace(func() error { r.updateVLANs(); return nil })
+	r.iface.inNamespace(func() error { r.updateVLANs(); return nil })
 	i := r.iface.Index()
 	if i == 0 || i == r.index {
 		return false
@@ -242,26 +235,6 @@ func (r *reservedPort) updateVLANs() {
 			delete(r.vlans, name)
 		}
 	}
-}
-
-// inNamespace runs f in the interface's network namespace: the Netdev's watcher may be in another
-// one. To enter it requires CAP_SYS_ADMIN.
-func (r *reservedPort) inNamespace(f func() error) (err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		there, _ := r.namespace.Stat()
-		here, e := os.Stat("/proc/thread-self/ns/net")
-		if e == nil && os.SameFile(here, there) {
-			defer runtime.UnlockOSThread()
-		} else if err = os.NewSyscallError("setns", unix.Setns(int(r.namespace.Fd()), unix.CLONE_NEWNET)); err != nil {
-			return
-		}
-		err = f()
-	}()
-	<-done
-	return err
 }
 
 // served returns the interface's state without the VLANs where another daemon has the port. The

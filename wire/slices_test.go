@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"softroce/packet"
 )
@@ -154,6 +155,64 @@ func TestKernelSteersPacketsToSlices(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The links of all slices follow an interface that goes down, or is deleted and created again: each
+// receives what is for its queue pairs, over both address families, and nothing else. An XDP
+// program stays until the last of them is closed.
+func TestSlicesFollowTheInterface(t *testing.T) {
+	for _, kind := range []string{"packet", "udp", "xdp", "xdp, generic"} {
+		t.Run(kind, func(t *testing.T) {
+			l := newVethPair(t)
+			a, b := l.a.slices(kind, 2), l.b.slices(kind, 2)
+			pass := func(when string, slices ...int) {
+				t.Helper()
+				eventually(t, "each slice to receive its frames "+when, func() bool {
+					for _, k := range slices {
+						a[k].Receive(0, nil) // an xdp link goes over to a new interface
+						b[k].Receive(0, nil)
+						for _, v6 := range []bool{false, true} {
+							a[k].Send(0, []TxFrame{to(l.a.path(l.b, v6), firstQPN+uint32(k))})
+						}
+					}
+					wrong := 0
+					for _, k := range slices {
+						got := collectFor(t, b[k], 3, 20*time.Millisecond)
+						wrong += max(0, 2-len(got))
+						for i := range got {
+							if bth(t, &got[i]).DestQP != firstQPN+uint32(k) {
+								wrong++
+							}
+						}
+					}
+					return wrong == 0
+				})
+			}
+			recreate := func() {
+				must(t, l.a.nl.LinkDel(l.a.link()))
+				l.connect(t)
+			}
+			pass("at first", 0, 1)
+			must(t, l.b.nl.LinkSetDown(l.b.link()))
+			must(t, l.b.nl.LinkSetUp(l.b.link()))
+			l.b.addAddr(netip.PrefixFrom(l.b.v6, 64)) // which it lost
+			eventually(t, "carrier", l.b.usable)
+			pass("after the interface was down", 0, 1)
+			recreate()
+			pass("after the interface was created again", 1, 0)
+			must(t, b[1].Close())
+			pass("after a slice was closed", 0)
+			recreate()
+			pass("without the slice", 0)
+			if attached := l.b.xdpAttached(); attached != strings.HasPrefix(kind, "xdp") {
+				t.Errorf("an XDP program is attached: %v", attached)
+			}
+			must(t, b[0].Close())
+			if l.b.xdpAttached() {
+				t.Error("the program is attached after Close")
+			}
+		})
 	}
 }
 

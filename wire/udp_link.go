@@ -135,14 +135,15 @@ func (l *UDPLink) rebind() {
 	}
 	l.index = i
 	for _, s := range l.sockets {
-		if s != nil && unix.BindToDevice(s.fd, l.iface.Name()) != nil {
-			l.replace(s)
+		if s != nil && (l.slices > 1 || unix.BindToDevice(s.fd, l.iface.Name()) != nil) {
+			l.iface.inNamespace(func() error { l.replace(s); return nil })
 		}
 	}
 }
 
-// replace replaces a socket that cannot be bound again without CAP_NET_RAW. The number of the
-// descriptor stays.
+// replace replaces a socket that cannot be bound again: without CAP_NET_RAW, or because it would
+// not be among those that share the port any more. The number of the descriptor stays. The calling
+// thread must be in the interface's network namespace.
 func (l *UDPLink) replace(s *udpSocket) {
 	family := unix.AF_INET6
 	if s.is4 {
@@ -201,8 +202,8 @@ func (s *udpSocket) configure(fd int, device string, slices int) error {
 }
 
 // attachSteering makes the kernel choose among the sockets that share the port by the destination
-// QP, in the order in which they were bound. After one was replaced the order differs, and the
-// links pass packets on to each other.
+// QP, in the order in which they were bound. rebind replaces them in this order. Until it has
+// replaced the last one, the links pass packets on to each other.
 func attachSteering(fd, slices int) error {
 	program := assemble([]filterStep{
 		{code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, k: destQPOffset}, // from the end of the UDP header

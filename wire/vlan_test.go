@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -199,6 +200,9 @@ func (s *netnsHost) serveVLAN(links []Link, id uint16, addr netip.Prefix) {
 	state.vlans = []*netdevState{&vlan}
 	iface.state.Store(&state)
 	s.do(func() {
+		var err error
+		iface.namespace, err = os.Open("/proc/thread-self/ns/net") // Close has closed it
+		must(s.t, err)
 		for _, changed := range iface.onChange {
 			changed()
 		}

@@ -171,7 +171,7 @@ func (l *XDPLink) rebind() {
 	switch {
 	case s == nil || s.index == 0:
 	case l.last == nil || l.last.index != s.index:
-		err = l.inNamespace(func() error { return l.openPort(s) })
+		err = l.iface.inNamespace(func() error { return l.openPort(s) })
 	default:
 		err = l.last.update(s)
 	}

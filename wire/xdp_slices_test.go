@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -65,48 +64,6 @@ func TestXDPSlicesShareTheMemoryOfAQueue(t *testing.T) {
 			used := b[0].(*XDPLink).queues[0]
 			if used.fill.mine < uint32(used.rxChunks+rounds*burst) {
 				t.Errorf("%d chunks went to the kernel, want %d and those that came back", used.fill.mine, used.rxChunks)
-			}
-		})
-	}
-}
-
-// The links of all slices follow an interface that goes down, or is deleted and created again, and
-// the program stays until the last of them is closed.
-func TestXDPSlicesFollowTheInterface(t *testing.T) {
-	for _, kind := range []string{"xdp", "xdp, generic"} {
-		t.Run(kind, func(t *testing.T) {
-			l := newVethPair(t)
-			a, b := xdpSlices(t, l, kind, 2)
-			pass := func(when string, slices ...int) {
-				t.Helper()
-				for _, k := range slices {
-					eventually(t, fmt.Sprintf("frames of slice %d to pass %s", k, when), func() bool {
-						a[k].Receive(0, nil) // goes over to a new interface
-						b[k].Receive(0, nil)
-						a[k].Send(0, []TxFrame{to(l.a.path(l.b, false), firstQPN+uint32(k))})
-						return len(collectFor(t, b[k], 1, 20*time.Millisecond)) == 1
-					})
-				}
-			}
-			pass("at first", 0, 1)
-			must(t, l.b.nl.LinkSetDown(l.b.link()))
-			must(t, l.b.nl.LinkSetUp(l.b.link()))
-			eventually(t, "carrier", l.b.usable)
-			pass("after the interface was down", 0, 1)
-			must(t, l.a.nl.LinkDel(l.a.link()))
-			l.connect(t)
-			pass("after the interface was created again", 1, 0)
-			must(t, b[1].Close())
-			pass("after a slice was closed", 0)
-			must(t, l.a.nl.LinkDel(l.a.link()))
-			l.connect(t)
-			pass("without the slice", 0)
-			if !l.b.xdpAttached() {
-				t.Error("no program is attached")
-			}
-			must(t, b[0].Close())
-			if l.b.xdpAttached() {
-				t.Error("the program is attached after Close")
 			}
 		})
 	}
