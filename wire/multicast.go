@@ -69,6 +69,8 @@ func groupError(group netip.Addr, err error) error {
 
 // Join implements Multicaster.
 func (l *UDPLink) Join(group netip.Addr) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	s := l.socket(group.Is4())
 	switch {
 	case l.closed:
@@ -76,11 +78,18 @@ func (l *UDPLink) Join(group netip.Addr) error {
 	case s == nil:
 		return groupError(group, unix.EAFNOSUPPORT)
 	}
-	return setMembership(s.fd, l.iface.Index(), group, true)
+	if err := setMembership(s.fd, l.iface.Index(), group, true); err != nil {
+		return err
+	}
+	l.groups[group] = true
+	return nil
 }
 
 // Leave implements Multicaster.
 func (l *UDPLink) Leave(group netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.groups, group)
 	if s := l.socket(group.Is4()); s != nil && !l.closed {
 		setMembership(s.fd, l.iface.Index(), group, false)
 	}

@@ -159,13 +159,15 @@ func TestKernelSteersPacketsToSlices(t *testing.T) {
 }
 
 // The links of all slices follow an interface that goes down, or is deleted and created again: each
-// receives what is for its queue pairs, over both address families, and nothing else. An XDP
-// program stays until the last of them is closed.
+// receives what is for its queue pairs, over both address families, and nothing else. They stay
+// members of multicast groups, and an XDP program stays until the last of them is closed.
 func TestSlicesFollowTheInterface(t *testing.T) {
 	for _, kind := range []string{"packet", "udp", "xdp", "xdp, generic"} {
 		t.Run(kind, func(t *testing.T) {
 			l := newVethPair(t)
 			a, b := l.a.slices(kind, 2), l.b.slices(kind, 2)
+			must(t, Join(b[0], group4))
+			must(t, Join(b[0], group6))
 			pass := func(when string, slices ...int) {
 				t.Helper()
 				eventually(t, "each slice to receive its frames "+when, func() bool {
@@ -192,6 +194,7 @@ func TestSlicesFollowTheInterface(t *testing.T) {
 			recreate := func() {
 				must(t, l.a.nl.LinkDel(l.a.link()))
 				l.connect(t)
+				eventually(t, "the interface to be a member of the groups", func() bool { return l.b.member(group4) && l.b.member(group6) })
 			}
 			pass("at first", 0, 1)
 			must(t, l.b.nl.LinkSetDown(l.b.link()))

@@ -52,6 +52,7 @@ type UDPLink struct {
 
 	mu     sync.Mutex // for rebind, which the Netdev's watcher calls
 	index  int
+	groups map[netip.Addr]bool // joined
 	closed bool
 }
 
@@ -96,7 +97,7 @@ func NewUDPSlices(iface *Netdev, n int) ([]*UDPLink, error) {
 }
 
 func newUDPSlice(iface *Netdev, slices int) (*UDPLink, error) {
-	l := &UDPLink{iface: iface, slices: slices}
+	l := &UDPLink{iface: iface, slices: slices, groups: map[netip.Addr]bool{}}
 	l.tx = newTxBatch(l, 0, true)
 	if err := l.open(); err != nil {
 		l.closeSockets()
@@ -138,6 +139,9 @@ func (l *UDPLink) rebind() {
 		if s != nil && (l.slices > 1 || unix.BindToDevice(s.fd, l.iface.Name()) != nil) {
 			l.iface.inNamespace(func() error { l.replace(s); return nil })
 		}
+	}
+	for g := range l.groups {
+		setMembership(l.socket(g.Is4()).fd, i, g, true)
 	}
 }
 
