@@ -20,6 +20,7 @@ var le, be = binary.LittleEndian, binary.BigEndian
 type testFabric struct {
 	t      testing.TB
 	engine *nic.Engine
+	second *nic.Engine // drives the NICs, too; nil: one engine does
 	fabric *wire.Fabric
 	now    int64
 	mem    int // bytes that each client registers
@@ -31,6 +32,15 @@ func newTestFabric(t testing.TB) *testFabric {
 	w := &testFabric{t: t, engine: e, fabric: wire.NewFabric(), now: 1, mem: 1 << 22}
 	t.Cleanup(func() { e.Close() })
 	return w
+}
+
+// share makes a second engine drive the NICs that are added, together with the first one.
+func (w *testFabric) share() {
+	var err error
+	w.second, err = nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: 2, ReadArena: 1 << 20})
+	check(w.t, err)
+	w.t.Cleanup(func() { w.second.Close() })
+	nic.NewGroup(w.engine, w.second)
 }
 
 // secondEngine adds an engine, which drives the NICs that are added from now on. It returns the
@@ -60,7 +70,11 @@ func (w *testFabric) nic(n byte, wrap ...func(wire.Link) wire.Link) *nic.Device 
 func (w *testFabric) nicOf(n byte, c nic.DeviceConfig, wrap ...func(wire.Link) wire.Link) *nic.Device {
 	addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 24)
 	iface := wire.StaticInterface("fab0", [6]byte{2, 0, 0, 0, 0, n}, 9000, addr)
-	var link wire.Link = w.fabric.NewLink(w.engine, addr.Addr())
+	port := w.fabric.NewLink(w.engine, addr.Addr())
+	if w.second != nil {
+		c.Slices = []nic.Slice{{Engine: w.second, Link: port.Split(w.second)[1]}}
+	}
+	var link wire.Link = port
 	for _, f := range wrap {
 		link = f(link)
 	}
@@ -70,16 +84,22 @@ func (w *testFabric) nicOf(n byte, c nic.DeviceConfig, wrap ...func(wire.Link) w
 	return d
 }
 
-// step steps until the engine is idle at this time, and returns the next deadline.
+// step steps until the engines are idle at this time, and returns the next deadline.
 func (w *testFabric) step() (next int64) {
 	for range 100_000 {
 		w.now++
 		next, busy := w.engine.Step(w.now)
+		if w.second != nil {
+			other, alsoBusy := w.second.Step(w.now)
+			if busy = busy || alsoBusy; next == 0 || other != 0 && other < next {
+				next = other
+			}
+		}
 		if !busy && (next == 0 || next > w.now) {
 			return next
 		}
 	}
-	w.t.Fatal("the engine does not become idle")
+	w.t.Fatal("the engines do not become idle")
 	return 0
 }
 

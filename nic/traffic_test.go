@@ -7,6 +7,8 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/nic/nictest"
 	"softroce/transport"
 	"softroce/wire"
 )
@@ -237,7 +239,9 @@ func TestRNRIsRetriedUntilReceiveIsPosted(t *testing.T) {
 	}
 }
 
+// Each slice has a queue pair. Those of one NIC share a CQ, and an SRQ if there are two.
 func TestSteadyTrafficDoesNotAllocate(t *testing.T) {
+	const wrs = 8 // of a queue pair in a round
 	for _, c := range []struct {
 		name string
 		op   ib.WROpcode
@@ -248,39 +252,79 @@ func TestSteadyTrafficDoesNotAllocate(t *testing.T) {
 		{"READ small", ib.WRRDMARead, 64}, {"READ", ib.WRRDMARead, 1 << 20},
 		{"FETCH_ADD", ib.WRAtomicFetchAndAdd, 8},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			w := newTestFabric(t)
-			a, b := pair(w, 4096)
-			req := transport.SendWR{Opcode: c.op, RKey: b.mr.RKey(), SGEs: a.sge(0, c.n)}
-			into := b.sge(0, c.n)
-			round := func() {
-				for range 8 {
-					if c.op == ib.WRSend {
-						b.recv(0, into)
-					}
-					a.store(&req)
+		for slices := 1; slices <= 2; slices++ {
+			t.Run(fmt.Sprintf("%s/slices=%d", c.name, slices), func(t *testing.T) {
+				w := newTestFabric(t)
+				if slices > 1 {
+					w.share()
 				}
-				a.Publish()
-				w.step()
-				for _, q := range []*queue{a, b} {
-					for {
-						c, ok := q.cq.Poll()
-						if !ok {
-							break
+				near, far := w.client(w.nic(1)), w.client(w.nic(2))
+				o := nic.QPInit{Type: ib.QPTypeRC, PD: far.pd, SendCQ: far.cq.CQ, RecvCQ: far.cq.CQ, Caps: smallCaps}
+				var as []*queue
+				var recv *nictest.RecvQueue
+				if slices > 1 {
+					srq, err := far.CreateSRQ(nic.SRQInit{PD: far.pd, MaxWR: slices * wrs, MaxSGE: 1})
+					check(t, err)
+					o.SRQ, recv = srq.SRQ, srq.RecvQueue
+				}
+				served := map[string]bool{}
+				for range slices {
+					a, b := near.qp(smallCaps), far.create(o)
+					a.connect(4096, b)
+					b.connect(4096, a)
+					for _, q := range []*queue{a, b} {
+						served[fmt.Sprint("slice ", wire.SliceOf(q.QPN(), slices), " of ", q.Device.Name())] = true
+					}
+					if slices == 1 {
+						recv = b.Recv
+					}
+					as = append(as, a)
+				}
+				if len(served) != 2*slices {
+					t.Fatalf("only %v have queue pairs", served)
+				}
+				req := transport.SendWR{Opcode: c.op, RKey: far.mr.RKey(), SGEs: near.sge(0, c.n)}
+				into := far.sge(0, c.n)
+				want := slices * wrs
+				if c.op == ib.WRSend {
+					want *= 2
+				}
+				round := func() {
+					for _, a := range as {
+						for range wrs {
+							if c.op == ib.WRSend {
+								recv.PostRecv(0, into)
+							}
+							a.store(&req)
 						}
-						if c.Status != ib.WCSuccess {
-							t.Fatalf("completion %+v", c)
+						a.Publish()
+					}
+					w.step()
+					got := 0
+					for _, q := range []*client{near, far} {
+						for {
+							c, ok := q.cq.Poll()
+							if !ok {
+								break
+							}
+							if c.Status != ib.WCSuccess {
+								t.Fatalf("completion %+v", c)
+							}
+							got++
 						}
 					}
+					if got != want {
+						t.Fatalf("%d completions, want %d", got, want)
+					}
 				}
-			}
-			for range 20 {
-				round() // storage grows to what the load needs
-			}
-			if n := testing.AllocsPerRun(50, round); n != 0 {
-				t.Errorf("%v allocations per round", n)
-			}
-		})
+				for range 20 {
+					round() // storage grows to what the load needs
+				}
+				if n := testing.AllocsPerRun(50, round); n != 0 {
+					t.Errorf("%v allocations per round", n)
+				}
+			})
+		}
 	}
 }
 
