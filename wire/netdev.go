@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -51,6 +52,7 @@ type netdevState struct {
 	noARP bool // has no neighbors to resolve: loopback, point-to-point
 	addrs []netip.Prefix
 
+	queues int // in use; 0 if the driver does not say
 	name   string
 	id     uint16         // of a VLAN
 	egress Egress         // of a VLAN
@@ -58,7 +60,7 @@ type netdevState struct {
 }
 
 func (s *netdevState) equal(t *netdevState) bool {
-	return s.index == t.index && s.mac == t.mac && s.mtu == t.mtu && s.up == t.up &&
+	return s.index == t.index && s.mac == t.mac && s.mtu == t.mtu && s.up == t.up && s.queues == t.queues &&
 		slices.Equal(s.addrs, t.addrs) && s.name == t.name && s.id == t.id && s.egress == t.egress &&
 		slices.EqualFunc(s.vlans, t.vlans, (*netdevState).equal)
 }
@@ -149,8 +151,41 @@ func (n *Netdev) readState() (*netdevState, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.queues = n.queuesInUse()
 	s.vlans, err = n.readVLANs(s)
 	return s, err
+}
+
+// queuesInUse returns how many queues the interface uses, or 0 if its driver does not say. A change
+// (ethtool -L) is seen with the next event of the interface, which most drivers cause by it.
+func (n *Netdev) queuesInUse() int {
+	c := ethtoolChannels{command: ethtoolGetChannels}
+	if ethtool(n.events.GetFd(), n.name, unsafe.Pointer(&c)) != nil {
+		return 0
+	}
+	return int(c.combined + max(c.rx, c.tx))
+}
+
+// ethtoolChannels is struct ethtool_channels.
+type ethtoolChannels struct {
+	command, maxRx, maxTx, maxOther, maxCombined, rx, tx, other, combined uint32
+}
+
+const ethtoolGetChannels = 0x3c
+
+// ethtool performs a command of linux/ethtool.h for an interface, in the network namespace of a
+// socket.
+func ethtool(fd int, name string, command unsafe.Pointer) error {
+	req := struct {
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}{data: command}
+	copy(req.name[:unix.IFNAMSIZ-1], name)
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req))); e != 0 {
+		return e
+	}
+	return nil
 }
 
 // receiveQueues returns the number of receive queues that the interface can have.

@@ -228,19 +228,26 @@ func (s *netnsHost) xdpLinkIn(m XDPMode) *XDPLink {
 // offload switches an offload of the interface by its ethtool command.
 func (s *netnsHost) offload(command, on uint32) {
 	s.t.Helper()
+	value := [2]uint32{command, on}
+	s.ethtool(unsafe.Pointer(&value))
+}
+
+// setQueues sets how many queues the interface uses.
+func (s *netnsHost) setQueues(n uint32) {
+	s.t.Helper()
+	const ethtoolSetChannels = 0x3d
+	s.ethtool(unsafe.Pointer(&ethtoolChannels{command: ethtoolSetChannels, rx: n, tx: n}))
+}
+
+// ethtool performs a command of linux/ethtool.h for the interface.
+func (s *netnsHost) ethtool(command unsafe.Pointer) {
+	s.t.Helper()
 	s.do(func() {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		must(s.t, err)
 		defer unix.Close(fd)
-		value := [2]uint32{command, on}
-		req := struct {
-			name [unix.IFNAMSIZ]byte
-			data unsafe.Pointer
-			_    [16]byte
-		}{data: unsafe.Pointer(&value)}
-		copy(req.name[:], s.name)
-		if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req))); e != 0 {
-			s.t.Errorf("ethtool command %#x on %s: %v", command, s.name, e)
+		if err := ethtool(fd, s.name, command); err != nil {
+			s.t.Errorf("ethtool command %#x on %s: %v", *(*uint32)(command), s.name, err)
 		}
 	})
 }

@@ -161,8 +161,8 @@ func (l *XDPLink) openPort(s *netdevState) error {
 	return nil
 }
 
-// rebind follows changes of addresses and VLANs, and an interface that was deleted and created
-// again.
+// rebind follows changes of addresses, VLANs and queues, and an interface that was deleted and
+// created again.
 func (l *XDPLink) rebind() {
 	l.portMu.Lock()
 	defer l.portMu.Unlock()
@@ -173,13 +173,31 @@ func (l *XDPLink) rebind() {
 	case l.last == nil || l.last.index != s.index:
 		err = l.iface.inNamespace(func() error { return l.openPort(s) })
 	default:
-		err = l.last.update(s)
+		if err = l.last.update(s); err == nil {
+			err = l.grow(s)
+		}
 	}
 	if err != nil && !errors.Is(err, unix.ENETDOWN) {
 		err = fmt.Errorf("xdp link on %s: %w", l.iface.Name(), err)
 		l.failure.Store(&err)
 		l.ready() // so that an engine that sleeps reports it
 	}
+}
+
+// grow opens sockets for queues that the interface has got. The caller holds portMu.
+func (l *XDPLink) grow(s *netdevState) error {
+	n := len(l.last.of(0))
+	if s.queues <= n {
+		return nil
+	}
+	err := l.iface.inNamespace(func() error { return l.last.openQueues(s) })
+	if err != nil || len(l.last.of(0)) == n {
+		return err
+	}
+	for _, k := range l.slices {
+		k.ready() // so that an engine that sleeps waits for them, too
+	}
+	return l.last.replaceProgram(l.last.filter) // a veth interface runs it in the new queues from then on
 }
 
 // followed follows changes of VLANs and returns the state to serve; nil if the link is closed.
@@ -205,6 +223,8 @@ func (l *XDPLink) Mode() XDPMode {
 func (l *XDPLink) AppendFDs(fds []unix.PollFd) []unix.PollFd {
 	if l.port == nil {
 		l.adopt()
+	} else {
+		l.queues = l.port.of(l.number)
 	}
 	for _, s := range l.queues {
 		fds = appendFD(fds, s.fd)
@@ -326,7 +346,7 @@ func (l *XDPLink) adopt() {
 	if l.port != nil {
 		l.port.leave(l.number)
 	}
-	l.port, l.queues = next, next.sockets[l.number]
+	l.port, l.queues = next, next.of(l.number)
 }
 
 // Receive implements Link. If it filled the batch there may be more packets of a super-packet,
@@ -344,7 +364,8 @@ func (l *XDPLink) Receive(now int64, batch []RxFrame) (n int, err error) {
 	if l.port == nil {
 		return 0, nil
 	}
-	sockets := l.queues
+	sockets := l.port.of(l.number)
+	l.queues = sockets
 	if now >= l.retryAt && sockets[0].waits() {
 		l.kick(now)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -32,8 +33,9 @@ type xdpPort struct {
 	program *ebpf.Program
 	link    link.Link // of the program and the interface
 
-	sockets      [][]*xdpSocket // of each slice, by queue; the first also sends
-	users        atomic.Int32   // slices
+	sockets      []atomic.Pointer[[]*xdpSocket] // of each slice: see of
+	users        atomic.Int32                   // slices
+	room         int                            // queues that the interface can have
 	programFlags uint32
 	bindFlags    uint16
 }
@@ -53,17 +55,25 @@ func (p *xdpPort) maxMTU() int {
 // receive queues, in the first of some modes that it offers, and opens a socket for each queue and
 // slice. The calling thread must be in the interface's network namespace.
 func openXDPPort(s *netdevState, queues, slices int, modes []XDPMode) (*xdpPort, error) {
-	p := &xdpPort{index: s.index, filter: s.filter(), sockets: make([][]*xdpSocket, slices), programFlags: unix.BPF_F_XDP_HAS_FRAGS}
+	p := &xdpPort{index: s.index, filter: s.filter(), sockets: make([]atomic.Pointer[[]*xdpSocket], slices), room: queues, programFlags: unix.BPF_F_XDP_HAS_FRAGS}
 	p.users.Store(int32(slices))
-	if err := p.open(s, queues, modes); err != nil {
+	if err := p.open(s, modes); err != nil {
 		p.close()
 		return nil, err
 	}
 	return p, nil
 }
 
-func (p *xdpPort) open(s *netdevState, queues int, modes []XDPMode) (err error) {
-	p.queues, err = ebpf.NewMap(&ebpf.MapSpec{Name: "softroce", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues * len(p.sockets))})
+// of returns the sockets of a slice by queue, of which the first also sends; none after leave.
+func (p *xdpPort) of(slice int) []*xdpSocket {
+	if l := p.sockets[slice].Load(); l != nil {
+		return *l
+	}
+	return nil
+}
+
+func (p *xdpPort) open(s *netdevState, modes []XDPMode) (err error) {
+	p.queues, err = ebpf.NewMap(&ebpf.MapSpec{Name: "softroce", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(p.room * len(p.sockets))})
 	switch {
 	case errors.Is(err, unix.EINVAL): // an unknown type of map
 		return noXDPSockets(unix.EINVAL)
@@ -80,11 +90,22 @@ func (p *xdpPort) open(s *netdevState, queues int, modes []XDPMode) (err error) 
 	if err := p.attach(modes); err != nil {
 		return err
 	}
+	if err := p.openQueues(s); err != nil {
+		return err
+	}
+	if p.bindFlags&unix.XDP_ZEROCOPY != 0 {
+		p.mode = XDPZeroCopy
+	}
+	return nil
+}
+
+// openQueues opens sockets for the queues in use that have none, for all slices that have not left.
+func (p *xdpPort) openQueues(s *netdevState) error {
 	chunks := xdpRxChunks
-	for chunks > xdpMinChunks && chunks*queues > xdpRxChunks {
+	for chunks > xdpMinChunks && chunks*p.room > xdpRxChunks {
 		chunks /= 2
 	}
-	for q := range queues {
+	for q := len(p.of(0)); q < p.room; q++ {
 		socket, err := p.openSocket(s, q, chunks)
 		if errors.Is(err, unix.EINVAL) && q > 0 {
 			break // a queue that is not in use
@@ -96,6 +117,9 @@ func (p *xdpPort) open(s *netdevState, queues int, modes []XDPMode) (err error) 
 			return err
 		}
 		for k := 1; k < len(p.sockets); k++ {
+			if q > 0 && p.of(k) == nil {
+				continue
+			}
 			other, err := socket.openSlice(k, p.index, q)
 			if err != nil {
 				return fmt.Errorf("queue %d: %w", q, err)
@@ -105,15 +129,13 @@ func (p *xdpPort) open(s *netdevState, queues int, modes []XDPMode) (err error) 
 			}
 		}
 	}
-	if p.bindFlags&unix.XDP_ZEROCOPY != 0 {
-		p.mode = XDPZeroCopy
-	}
 	return nil
 }
 
 // add adds the socket of a slice and a queue.
 func (p *xdpPort) add(slice, queue int, s *xdpSocket) error {
-	p.sockets[slice] = append(p.sockets[slice], s)
+	sockets := append(slices.Clone(p.of(slice)), s)
+	p.sockets[slice].Store(&sockets)
 	return bpfError("enter a socket into the XSKMAP", p.queues.Put(uint32(queue*len(p.sockets)+slice), uint32(s.fd)))
 }
 
@@ -214,6 +236,11 @@ func (p *xdpPort) update(s *netdevState) error {
 	if f.equal(&p.filter) {
 		return nil
 	}
+	return p.replaceProgram(f)
+}
+
+// replaceProgram replaces the program by that for a filter.
+func (p *xdpPort) replaceProgram(f xdpFilter) error {
 	program, err := p.load(&f)
 	if err != nil {
 		return err
@@ -240,9 +267,10 @@ func (p *xdpPort) leave(slice int) {
 	if last && p.link != nil {
 		p.link.Close()
 	}
-	for _, s := range p.sockets[slice] {
+	for _, s := range p.of(slice) {
 		s.close()
 	}
+	p.sockets[slice].Store(nil)
 	if last {
 		p.program.Close()
 		p.queues.Close()
