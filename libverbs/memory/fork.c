@@ -109,14 +109,24 @@ static long list_parts(void)
 	return n;
 }
 
+/* Lists all of them: while there is no room for some, other threads may split more. */
+static bool list_all(void)
+{
+	long n;
+	while ((n = list_parts()) > (long)snapshot.count) {
+		release(snapshot.parts, snapshot.most * sizeof *snapshot.parts);
+		snapshot.count = 0;
+		snapshot.most = (size_t)n + 16;
+		snapshot.parts = allocate(snapshot.most * sizeof *snapshot.parts);
+		if (!snapshot.parts)
+			return false;
+	}
+	return n >= 0;
+}
+
 static void take_snapshot(void)
 {
-	long n = list_parts();
-	snapshot.complete = n == 0;
-	if (n <= 0 || !(snapshot.parts = allocate((size_t)n * sizeof *snapshot.parts)))
-		return;
-	snapshot.most = (size_t)n;
-	snapshot.complete = list_parts() == (long)snapshot.count;
+	snapshot.complete = list_all();
 	for (size_t i = 0; i < snapshot.count; i++) {
 		snapshot.parts[i].copy = copy_of(&snapshot.parts[i].mapping);
 		snapshot.complete &= snapshot.parts[i].copy != NULL;
