@@ -95,16 +95,22 @@ static bool find_mapping(struct extension *e)
 	return sr_mapping_find(m, e->from) && sr_shared_mapping(m) && m->end - e->from >= e->old;
 }
 
-/* Reports whether a part of what the file has behind the memory is mapped, or may be. */
-static bool is_elsewhere(const struct extension *e)
+/*
+ * Reports whether a part of what the file has behind the memory is mapped, or may be. A fork reads
+ * memory through mappings that can be longer than the memory now is, so this waits for it.
+ */
+static bool is_elsewhere(const struct extension *e, bool wait)
 {
 	struct sr_lines maps;
 	struct sr_mapping m;
 	bool found = false;
 	if (!sr_lines_open(&maps, "/proc/self/maps"))
 		return true;
+	bool locked = sr_shared_take_lock(wait);
 	while (!found && sr_mapping_next(&m, &maps))
 		found = shows_addition(&m, e);
+	if (locked)
+		sr_shared_unlock();
 	sr_lines_close(&maps);
 	return found;
 }
@@ -180,14 +186,14 @@ static void *add_private(struct extension *e)
 	return MAP_FAILED;
 }
 
-void *sr_extend(void *address, size_t old, size_t length, int flags, void *to)
+void *sr_extend(void *address, size_t old, size_t length, int flags, void *to, bool wait)
 {
 	struct extension e;
 	if (!sr_shared_any() || !parse(&e, address, old, length, flags, to))
 		return NULL;
 	int saved = errno, cancel = sr_defer_cancel();
 	void *p = NULL;
-	if (find_mapping(&e) && (is_elsewhere(&e) || !clear(&e)))
+	if (find_mapping(&e) && (is_elsewhere(&e, wait) || !clear(&e)))
 		p = add_private(&e);
 	sr_restore_cancel(cancel);
 	if (p != MAP_FAILED)
@@ -201,7 +207,7 @@ SR_PUBLIC void *mremap(void *address, size_t old, size_t length, int flags, ...)
 	va_start(args, flags);
 	void *to = va_arg(args, void *);
 	va_end(args);
-	void *p = sr_extend(address, old, length, flags, to);
+	void *p = sr_extend(address, old, length, flags, to, true);
 	return p ? p
 		 : atomic_load_explicit(&next, memory_order_relaxed)(address, old, length, flags,
 								     to);

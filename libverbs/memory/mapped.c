@@ -113,18 +113,6 @@ static void *map_shared(size_t length)
 	return p;
 }
 
-/*
- * Takes the lock. A caller that must not wait, since it may hold an allocator's lock for which a
- * fork waits with this one held, gets it if it is free.
- */
-static bool take_lock(bool wait)
-{
-	if (!wait)
-		return sr_shared_trylock();
-	sr_shared_lock();
-	return true;
-}
-
 void *sr_mapped_map(void *address, size_t length, int prot, int flags, bool wait)
 {
 	if (!atomic_load_explicit(&enabled, memory_order_relaxed) || address || length < SMALLEST ||
@@ -133,7 +121,7 @@ void *sr_mapped_map(void *address, size_t length, int prot, int flags, bool wait
 		return NULL;
 	int saved = errno, cancel = sr_defer_cancel();
 	void *p = NULL;
-	if (take_lock(wait)) {
+	if (sr_shared_take_lock(wait)) {
 		p = map_shared(length);
 		sr_shared_unlock();
 	}
@@ -168,7 +156,7 @@ void sr_mapped_unmapped(const void *address, size_t length, bool wait)
 	if (!atomic_load_explicit(&enabled, memory_order_relaxed))
 		return;
 	int saved = errno, cancel = sr_defer_cancel();
-	if (take_lock(wait)) {
+	if (sr_shared_take_lock(wait)) {
 		if (has_area((uintptr_t)address, (uintptr_t)address + length))
 			forget_unmapped();
 		sr_shared_unlock();

@@ -65,9 +65,9 @@ void sr_shared_lock(void)
 	pthread_mutex_lock(&lock);
 }
 
-bool sr_shared_trylock(void)
+bool sr_shared_take_lock(bool wait)
 {
-	return !pthread_mutex_trylock(&lock);
+	return !(wait ? pthread_mutex_lock(&lock) : pthread_mutex_trylock(&lock));
 }
 
 void sr_shared_unlock(void)

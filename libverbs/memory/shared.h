@@ -79,9 +79,9 @@ void sr_mapped_unmapped(const void *address, size_t length, bool wait);
 
 /*
  * sr_extend prepares what mremap does with these arguments, or does it and returns the result.
- * NULL: the call remains to be made.
+ * NULL: the call remains to be made. An allocator that may hold its locks must not make it wait.
  */
-void *sr_extend(void *address, size_t old, size_t length, int flags, void *to);
+void *sr_extend(void *address, size_t old, size_t length, int flags, void *to, bool wait);
 
 /* sr_advise is madvise, for memory that may be shared; real does what concerns other memory. */
 int sr_advise(int (*real)(void *, size_t, int), void *address, size_t length, int advice);
@@ -112,9 +112,13 @@ bool sr_shared_any(void);
 /* sr_shared_mapping reports whether a mapping shows exchanged memory. */
 bool sr_shared_mapping(const struct sr_mapping *m);
 
-/* The lock of all memfds, which a fork holds, and what a child does with them. */
+/*
+ * The lock of all memfds, which a fork holds, and what a child does with them. A caller that must
+ * not wait, since it may hold an allocator's lock for which a fork waits with this one held, takes
+ * it if it is free.
+ */
 void sr_shared_lock(void);
-bool sr_shared_trylock(void);
+bool sr_shared_take_lock(bool wait);
 void sr_shared_unlock(void);
 void sr_shared_forget(void);
 
