@@ -210,15 +210,20 @@ func TestMemoryThatCannotBeSharedIsRefused(t *testing.T) {
 
 func TestSharedMemoryUnderThreadsForksAndAdvice(t *testing.T) {
 	seed := time.Now().UnixNano() % (1 << 31)
-	d := tortureTime(t)
-	cmd := plain.command(t, d+3*programLimit, verbstest.New(t).Socket(), plain.compile(t, "memory_torture"),
+	d, f := tortureTime(t), newMemoryFabric(t)
+	cmd := plain.command(t, d+3*programLimit, f.Socket(), plain.compile(t, "memory_torture"),
 		strconv.Itoa(int(d.Seconds())), strconv.FormatInt(seed, 10))
 	shareMemory(cmd)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("seed %d: %v\n%s", seed, err, out)
+	stderr, err := converse(t, cmd, func(line string) {
+		if strings.HasPrefix(line, "0x") {
+			checkAccess(t, f, "memory_torture", line)
+		} else {
+			t.Logf("seed %d: %s", seed, line)
+		}
+	})
+	if err != nil || stderr != "" {
+		t.Errorf("seed %d: %v\n%s", seed, err, stderr)
 	}
-	t.Logf("seed %d: %s", seed, out)
 }
 
 func TestSharedMemoryOfPythonMultiprocessing(t *testing.T) {
