@@ -2,8 +2,9 @@
 /*
  * A child of a fork gets private copies of exchanged memory. They are made in the parent before the
  * fork, so neither process waits for the other, and they show the memory as the forking thread left
- * it. In the child they replace the mappings that it has inherited. vfork and posix_spawn need
- * nothing: their children share all memory until they execute a program.
+ * it. In the child they replace the mappings that it has inherited. If the parent has no room for
+ * all of them, as after mlockall, the child makes the others, and the fork waits for it. vfork and
+ * posix_spawn need nothing: their children share all memory until they execute a program.
  *
  * What forks without the handlers of pthread_atfork (_Fork, and system calls that a program makes
  * itself) shares exchanged memory with its child.
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 /* A mapping of exchanged memory, and its copy or NULL. */
@@ -29,6 +31,8 @@ static struct {
 	struct part *parts;
 	size_t count, most;
 	bool complete; /* every mapping has a copy */
+	bool awaited;  /* the parent waits until the child has the others */
+	int ends[2];   /* of the connection by which the child says so: parent, child */
 } snapshot;
 
 static void *allocate(size_t length)
@@ -131,6 +135,29 @@ static void take_snapshot(void)
 		snapshot.parts[i].copy = copy_of(&snapshot.parts[i].mapping);
 		snapshot.complete &= snapshot.parts[i].copy != NULL;
 	}
+	snapshot.awaited = !snapshot.complete &&
+			   !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, snapshot.ends);
+}
+
+/* A child that ends, or does not exist, is not waited for. */
+static void wait_for_child(void)
+{
+	char c;
+	if (!snapshot.awaited)
+		return;
+	close(snapshot.ends[1]);
+	while (recv(snapshot.ends[0], &c, 1, 0) < 0 && errno == EINTR)
+		;
+	close(snapshot.ends[0]);
+}
+
+static void let_parent_go_on(void)
+{
+	if (!snapshot.awaited)
+		return;
+	send(snapshot.ends[1], "", 1, MSG_NOSIGNAL);
+	close(snapshot.ends[0]);
+	close(snapshot.ends[1]);
 }
 
 static void free_snapshot(void)
@@ -140,6 +167,7 @@ static void free_snapshot(void)
 	release(snapshot.parts, snapshot.most * sizeof *snapshot.parts);
 	snapshot.parts = NULL;
 	snapshot.count = snapshot.most = 0;
+	snapshot.awaited = false;
 }
 
 /* Takes the copy of a mapping from the snapshot. NULL: there is none, since threads have gone on.
@@ -199,9 +227,11 @@ static void before_fork(void)
 
 static void after_fork_parent(void)
 {
-	int saved = errno;
+	int saved = errno, cancel = sr_defer_cancel();
+	wait_for_child();
 	free_snapshot();
 	sr_shared_unlock();
+	sr_restore_cancel(cancel);
 	errno = saved;
 }
 
@@ -216,6 +246,7 @@ static void after_fork_child(void)
 			      stderr);
 			abort();
 		}
+		let_parent_go_on();
 	}
 	free_snapshot();
 	sr_shared_unlock();
