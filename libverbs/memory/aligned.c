@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define PAGE	      ((size_t)4096)
@@ -188,14 +189,22 @@ static size_t count_unused(void)
 	return n;
 }
 
+/* MS_INVALIDATE has no effect, but fails with EBUSY if a part is locked. */
+static bool is_locked(const struct block *b)
+{
+	return sr_system_call(SYS_msync, (long)b->start, (long)b->length, MS_INVALIDATE, 0, 0, 0);
+}
+
 /*
  * Ends the use of a block, and reports whether it is kept. If not, the caller unmaps it. Memory
- * that was registered is not kept: the daemon may not map it again.
+ * that was registered is not kept: the daemon may not map it again. Locked memory would count
+ * against the program's limit.
  */
 static bool keep_block(struct block *b)
 {
 	b->used = false;
-	if (sr_shared_is_new(b->inode) && b->length <= MAX_KEPT && count_unused() <= MAX_UNUSED)
+	if (sr_shared_is_new(b->inode) && b->length <= MAX_KEPT && count_unused() <= MAX_UNUSED &&
+	    !is_locked(b))
 		return true;
 	sr_shared_close(b->inode);
 	b->start = 0;
