@@ -180,7 +180,7 @@ static bool is_private(const struct sr_mapping *m)
  */
 static bool has_plain_flags(const char *flags)
 {
-	static const char plain[] = "rd wr mr mw me ac sd hg nh ";
+	static const char plain[] = "rd wr sh mr mw me ms ac sd hg nh ";
 	for (char flag[4] = {0}; *flags; flags += *flags ? 1 : 0) {
 		if (*flags == ' ')
 			continue;
@@ -303,7 +303,7 @@ static uint32_t unshared(const struct range *r, bool direct_access)
 		return SOFTROCE_UNSHARED_KERNEL;
 	if (!is_single_threaded())
 		return SOFTROCE_UNSHARED_THREADS;
-	if (!again && !has_plain_properties(m->start))
+	if (!has_plain_properties(m->start))
 		return SOFTROCE_UNSHARED_FLAGS;
 	if (!may_have_memfd())
 		return SOFTROCE_UNSHARED_LIMIT;
@@ -349,7 +349,10 @@ static bool write_present(int fd, uintptr_t first, uintptr_t end)
 	return good;
 }
 
-/* Copies the pages and maps the file in their place. No signal handler runs meanwhile. */
+/*
+ * Copies the pages and maps the file in their place. No signal handler runs meanwhile. What is
+ * mapped after mlockall would be locked; the memory is not (has_plain_flags).
+ */
 static bool exchange_pages(int fd, const struct range *r)
 {
 	size_t length = r->end_page - r->first_page;
@@ -361,6 +364,8 @@ static bool exchange_pages(int fd, const struct range *r)
 			     : write_present(fd, r->first_page, r->end_page);
 	int flags = MAP_SHARED | MAP_FIXED | (populate ? MAP_POPULATE : 0);
 	good = good && map((void *)r->first_page, length, flags, fd) != MAP_FAILED;
+	if (good)
+		sr_system_call(SYS_munlock, (long)r->first_page, (long)length, 0, 0, 0, 0);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return good;
 }
