@@ -41,23 +41,34 @@ static bool concerns_private_memory(int advice)
 	return advice == MADV_DONTNEED || advice == MADV_DONTNEED_LOCKED || advice == MADV_FREE;
 }
 
+/* Zeroes what the file has of a part of a mapping, which can be written at view. */
+static void zero_at(char *view, const struct sr_mapping *m, uintptr_t first, uintptr_t end)
+{
+	uintptr_t from = first, to = end;
+	while (from < end && sr_shared_next_data(m, &from, &to)) {
+		memset(view + (from - first), 0, to - from);
+		from = to;
+		to = end;
+	}
+}
+
 /*
- * Zeroes what the file has of a part of a mapping, which the program may not be allowed to write,
- * so through a mapping of its own.
+ * Zeroes a part of a mapping, which the program may not be allowed to write, so through a mapping
+ * of its own. Of locked memory that can exceed RLIMIT_MEMLOCK.
  */
 static int zero(const struct sr_mapping *m, uintptr_t first, uintptr_t end)
 {
 	size_t length = end - first;
 	char *view = sr_system_view((void *)first, length);
-	if (view == MAP_FAILED)
+	if (view == MAP_FAILED && !m->write)
 		return -1;
-	int result = sr_system_mprotect(view, length, PROT_READ | PROT_WRITE);
-	uintptr_t from = first, to = end;
-	while (!result && from < end && sr_shared_next_data(m, &from, &to)) {
-		memset(view + (from - first), 0, to - from);
-		from = to;
-		to = end;
+	if (view == MAP_FAILED) {
+		zero_at((char *)first, m, first, end);
+		return 0;
 	}
+	int result = sr_system_mprotect(view, length, PROT_READ | PROT_WRITE);
+	if (!result)
+		zero_at(view, m, first, end);
 	sr_system_munmap(view, length);
 	return result;
 }
@@ -67,8 +78,9 @@ static int advise_shared(madvise_t real, const struct sr_mapping *m, uintptr_t f
 {
 	if (advice == MADV_FREE || !real((void *)first, end - first, MADV_REMOVE))
 		return 0;
-	/* MADV_REMOVE requires a writable mapping */
-	return errno == EPERM || errno == EACCES ? zero(m, first, end) : -1;
+	/* MADV_REMOVE requires a mapping that is writable and not locked */
+	bool locked = errno == EINVAL && advice == MADV_DONTNEED_LOCKED;
+	return locked || errno == EPERM || errno == EACCES ? zero(m, first, end) : -1;
 }
 
 /* Applies the advice to the memory up to a mapping of exchanged memory, then to that. */
