@@ -110,6 +110,11 @@ func TestHugePagesAreNotShared(t *testing.T) {
 	runMemoryProgram(t, plain, shareMemory, "unshared", "process kind", "huge")
 }
 
+func TestLockedMemoryIsLimitedAsBefore(t *testing.T) {
+	needRoot(t, "more locked memory than the usual limit")
+	runMemoryProgram(t, plain, shareMemory, "memory_locked")
+}
+
 // The kernel's setting concerns all processes. So a file is mounted over the one that shows it, for
 // the program only.
 func TestMemoryIsNotSharedUnderStrictOvercommit(t *testing.T) {

@@ -88,20 +88,6 @@ static void follows_mappings(void)
 	munmap(q, 4 * SIZE);
 }
 
-/* Returns a line of /proc/self/status. */
-static long status_kib(const char *name)
-{
-	char line[256];
-	long value = -1;
-	FILE *f = fopen("/proc/self/status", "r");
-	REQUIRE(f);
-	while (value < 0 && fgets(line, sizeof line, f))
-		if (!strncmp(line, name, strlen(name)))
-			value = strtol(line + strlen(name), NULL, 10);
-	fclose(f);
-	return value;
-}
-
 static void advises(void)
 {
 	char *p = isolated(SIZE);

@@ -130,6 +130,20 @@ static inline void use_as(void *p, size_t size, const char *how, int line)
 
 #define USE(p, size, how) use_as(p, size, how, __LINE__)
 
+/* Returns a line of /proc/self/status. */
+static inline long status_kib(const char *name)
+{
+	char line[256];
+	long value = -1;
+	FILE *f = fopen("/proc/self/status", "r");
+	REQUIRE(f);
+	while (value < 0 && fgets(line, sizeof line, f))
+		if (!strncmp(line, name, strlen(name)))
+			value = strtol(line + strlen(name), NULL, 10);
+	fclose(f);
+	return value;
+}
+
 /* A second thread, which ends when the other end of the pipe is closed. */
 static inline void *sleep_long(void *fd)
 {
