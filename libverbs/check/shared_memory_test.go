@@ -110,6 +110,10 @@ func TestHugePagesAreNotShared(t *testing.T) {
 	runMemoryProgram(t, plain, shareMemory, "unshared", "process kind", "huge")
 }
 
+func TestSharedMemoryKeepsAdviceOnHugePages(t *testing.T) {
+	runMemoryProgram(t, plain, shareMemory, "memory_thp")
+}
+
 func TestLockedMemoryIsLimitedAsBefore(t *testing.T) {
 	needRoot(t, "more locked memory than the usual limit")
 	runMemoryProgram(t, plain, shareMemory, "memory_locked")

@@ -176,9 +176,9 @@ static bool is_private(const struct sr_mapping *m)
 /*
  * The flags of a mapping whose properties an exchange keeps; see VmFlags in proc(5). Excluded are
  * mappings that are locked, MAP_NORESERVE, of huge pages, not inherited or dumped as usual, or have
- * a protection key or a userfaultfd.
+ * a protection key or a userfaultfd. Advice on transparent huge pages is to be repeated.
  */
-static bool has_plain_flags(const char *flags)
+static bool has_plain_flags(const char *flags, int *advice)
 {
 	static const char plain[] = "rd wr sh mr mw me ms ac sd hg nh ";
 	for (char flag[4] = {0}; *flags; flags += *flags ? 1 : 0) {
@@ -188,13 +188,17 @@ static bool has_plain_flags(const char *flags)
 		flag[2] = ' ';
 		if (!strstr(plain, flag))
 			return false;
+		if (!strcmp(flag, "hg "))
+			*advice = MADV_HUGEPAGE;
+		if (!strcmp(flag, "nh "))
+			*advice = MADV_NOHUGEPAGE;
 		flags++;
 	}
 	return true;
 }
 
 /* Reads from smaps the flags and the protection key, which maps does not have. */
-static bool has_plain_properties(uintptr_t start)
+static bool has_plain_properties(uintptr_t start, int *advice)
 {
 	struct sr_lines l;
 	struct sr_mapping m;
@@ -204,7 +208,7 @@ static bool has_plain_properties(uintptr_t start)
 	for (char *line; (line = sr_lines_next(&l));) {
 		if (*line >= 'A' && *line <= 'Z') {
 			if (found && !strncmp(line, "VmFlags:", 8)) {
-				plain = has_plain_flags(line + 8);
+				plain = has_plain_flags(line + 8, advice);
 				break;
 			}
 			if (found && !strncmp(line, "ProtectionKey:", 14) &&
@@ -244,6 +248,7 @@ struct range {
 	uintptr_t first, end;
 	uintptr_t first_page, end_page;
 	struct sr_mapping mapping; /* that contains it */
+	int advice;		   /* that it has: MADV_HUGEPAGE, MADV_NOHUGEPAGE or none */
 };
 
 static bool contains(const struct range *r, const void *p)
@@ -285,7 +290,7 @@ static bool is_accessed_in_process(const struct range *r)
 }
 
 /* Tells why memory cannot be exchanged, or 0 if it can. */
-static uint32_t unshared(const struct range *r, bool direct_access)
+static uint32_t unshared(struct range *r, bool direct_access)
 {
 	const struct sr_mapping *m = &r->mapping;
 	bool again = sr_shared_mapping(m); /* the file was dropped */
@@ -303,7 +308,7 @@ static uint32_t unshared(const struct range *r, bool direct_access)
 		return SOFTROCE_UNSHARED_KERNEL;
 	if (!is_single_threaded())
 		return SOFTROCE_UNSHARED_THREADS;
-	if (!has_plain_properties(m->start))
+	if (!has_plain_properties(m->start, &r->advice))
 		return SOFTROCE_UNSHARED_FLAGS;
 	if (!may_have_memfd())
 		return SOFTROCE_UNSHARED_LIMIT;
@@ -366,6 +371,8 @@ static bool exchange_pages(int fd, const struct range *r)
 	good = good && map((void *)r->first_page, length, flags, fd) != MAP_FAILED;
 	if (good)
 		sr_system_call(SYS_munlock, (long)r->first_page, (long)length, 0, 0, 0, 0);
+	if (good && r->advice)
+		sr_system_madvise((void *)r->first_page, length, r->advice);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return good;
 }
