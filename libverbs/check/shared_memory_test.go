@@ -61,15 +61,15 @@ func newMemoryFabric(t *testing.T) *fabrictest.Fabric {
 func checkAccess(t *testing.T, f *fabrictest.Fabric, program, line string) {
 	t.Helper()
 	if what, ok := strings.CutPrefix(line, "left out: "); ok {
-		t.Logf("%s.c: %s", program, line)
+		t.Logf("%s: %s", program, line)
 		if os.Getenv("CI") == "true" && !strings.HasPrefix(what, "protection keys") {
-			t.Errorf("%s.c: %s", program, line)
+			t.Errorf("%s: %s", program, line)
 		}
 		return
 	}
 	address, want, _ := strings.Cut(line, " ")
 	if got := accessOf(f, address); !strings.HasPrefix(want, got+" (") {
-		t.Errorf("%s.c: %s: is %s", program, want, got)
+		t.Errorf("%s: %s: is %s", program, want, got)
 	}
 }
 
@@ -240,9 +240,31 @@ func TestSharedMemoryOfPythonMultiprocessing(t *testing.T) {
 	if err != nil {
 		t.Skip("no python3")
 	}
-	cmd := plain.command(t, 3*programLimit, verbstest.New(t, verbstest.WithoutLeakCheck()).Socket(), python, "testdata/multiprocess.py")
-	shareMemory(cmd)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	for _, c := range []struct {
+		name    string
+		preload bool // as softroce run does
+		args    []string
+	}{
+		{"fork without preloading", false, []string{"fork"}},
+		{"fork beside a thread", true, []string{"fork", "thread"}},
+		{"spawn", true, []string{"spawn"}},
+		{"forkserver", true, []string{"forkserver"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := fabrictest.New(t, fabrictest.Config{NICs: 1, NoLeakCheck: true})
+			cmd := plain.command(t, 3*programLimit, f.Socket(), python, append([]string{"testdata/multiprocess.py"}, c.args...)...)
+			shareMemory(cmd)
+			if c.preload {
+				cmd.Env = append(cmd.Env, "LD_PRELOAD="+filepath.Join(plain.library(t), "libibverbs.so.1"))
+			}
+			asked := 0
+			stderr, err := converse(t, cmd, func(line string) {
+				asked++
+				checkAccess(t, f, "multiprocess.py", line)
+			})
+			if err != nil || asked != 2 {
+				t.Errorf("%v, %d regions of 2\n%s", err, asked, stderr)
+			}
+		})
 	}
 }
