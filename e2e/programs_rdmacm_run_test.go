@@ -146,13 +146,16 @@ func (c *cmExchange) runClient(ctx context.Context, t *testing.T, s *harness.Job
 	}
 	for {
 		out, err := client.Start(ctx, t, line).Wait()
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return out, fmt.Errorf("took too long: %w", ctx.Err())
-		case c.repeatClient && err == nil && s.Running():
-			time.Sleep(100 * time.Millisecond) // a datagram is lost if the receiver has not joined yet
-		default:
+		}
+		if !c.repeatClient || err != nil {
 			return out, err
+		}
+		select {
+		case <-s.Done:
+			return out, nil
+		case <-time.After(time.Second): // a datagram is lost if the receiver has not joined yet
 		}
 	}
 }
