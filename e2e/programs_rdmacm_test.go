@@ -34,8 +34,9 @@ const rpingCloseError = "rdma_get_cm_event: Bad file descriptor"
 // without a GRH.
 var noAddressVector = regexp.MustCompile(`rconnect: No such file or directory`)
 
-// cmSampleSize is how many exchanges, the first ones, run over links other than packet.
-const cmSampleSize = 5
+// cmSampleSize is how many exchanges, the first ones, run over links other than packet: RC, UD and
+// multicast, of which each link receives the packets in another way.
+const cmSampleSize = 7
 
 // cmExchanges covers every program of rdmacm-utils.
 var cmExchanges = []cmExchange{
@@ -82,8 +83,18 @@ func TestConnectionManagerProgramsOnOneDaemon(t *testing.T) {
 func TestConnectionManagerProgramsBetweenTwoDaemons(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
-	a, b := harness.VethPair(t, harness.Judged(t, len(cmExchanges), 20*len(cmExchanges))...)
-	runCMExchanges(t, a, b, cmExchanges)
+	for _, where := range []struct {
+		link string
+		list []cmExchange
+	}{
+		{"packet:eth0", cmExchanges},
+		{"xdp:eth0", cmExchanges[:cmSampleSize]},
+	} {
+		t.Run(where.link, func(t *testing.T) {
+			a, b := harness.VethPairOf(t, where.link, harness.Judged(t, len(where.list), 20*len(where.list))...)
+			runCMExchanges(t, a, b, where.list)
+		})
+	}
 }
 
 func TestConnectionManagerProgramsWithKernel(t *testing.T) {
