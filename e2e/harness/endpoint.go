@@ -32,6 +32,7 @@ type Endpoint struct {
 	Addr     map[bool]string // address of the NIC; likewise
 	Socket   string          // of the daemon; "" in a guest
 	Host     string          // the IPv4 address at which the other endpoint reaches TCP servers of this one
+	Memory   string          // --memory of softroce run; "" is the default
 
 	// PerftestLibrary returns the path, at this endpoint, of the library in perftest/.
 	PerftestLibrary func() (string, error)
@@ -58,8 +59,11 @@ func OnDaemon(namespace, socket string, e Endpoint) Endpoint {
 	}
 	e.Start = func(ctx context.Context, t *testing.T, command string, env ...string) *Job {
 		t.Helper()
-		argv := []string{Binary(t), "run", "-q", "--socket", socket, "--device", e.Device, "--"}
-		cmd := InNamespace(namespace)(ctx, append(argv, strings.Fields(command)...)...)
+		argv := []string{Binary(t), "run", "-q", "--socket", socket, "--device", e.Device}
+		if e.Memory != "" {
+			argv = append(argv, "--memory", e.Memory)
+		}
+		cmd := InNamespace(namespace)(ctx, slices.Concat(argv, []string{"--"}, strings.Fields(command))...)
 		cmd.Env = append(os.Environ(), env...)
 		return StartJob(t, cmd)
 	}
