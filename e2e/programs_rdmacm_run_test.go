@@ -106,7 +106,7 @@ func (c *cmExchange) exchange(ctx context.Context, t *testing.T, server, client 
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	serverJob := server.Start(ctx, t, serverLine)
+	serverJob := server.Start(ctx, t, serverLine, c.env(t, server)...)
 	// Parallel tests copy too, so the name is unique. The file may be in a guest, so its directory
 	// is one that exists there.
 	copied := fmt.Sprintf("/tmp/softroce-rcopied-%d-%d", os.Getpid(), filesCopied.Add(1))
@@ -118,6 +118,20 @@ func (c *cmExchange) exchange(ctx context.Context, t *testing.T, server, client 
 	}
 	s.serverOut, s.serverErr = serverJob.Wait()
 	return s
+}
+
+// env returns environment variables for a program of the exchange. mckey sleeps for three seconds
+// after it has joined, and e2e/perftest makes that short.
+func (c *cmExchange) env(t *testing.T, e harness.Endpoint) []string {
+	t.Helper()
+	if !c.repeatClient {
+		return nil
+	}
+	library, err := e.PerftestLibrary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{"LD_PRELOAD=" + library}
 }
 
 func (c *cmExchange) hasCloseError(out string) bool {
@@ -145,7 +159,7 @@ func (c *cmExchange) runClient(ctx context.Context, t *testing.T, s *harness.Job
 		time.Sleep(20 * time.Millisecond)
 	}
 	for {
-		out, err := client.Start(ctx, t, line).Wait()
+		out, err := client.Start(ctx, t, line, c.env(t, client)...).Wait()
 		if ctx.Err() != nil {
 			return out, fmt.Errorf("took too long: %w", ctx.Err())
 		}
@@ -155,7 +169,7 @@ func (c *cmExchange) runClient(ctx context.Context, t *testing.T, s *harness.Job
 		select {
 		case <-s.Done:
 			return out, nil
-		case <-time.After(time.Second): // a datagram is lost if the receiver has not joined yet
+		case <-time.After(100 * time.Millisecond): // a datagram is lost if the receiver has not joined yet
 		}
 	}
 }
