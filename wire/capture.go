@@ -207,12 +207,16 @@ func (c *CaptureLink) Send(now int64, batch []TxFrame) (int, error) {
 	}
 	t := c.startCall(now)
 	n, err := c.inner.Send(now, batch)
+	looped := false // by a LoopbackLink, which leaves the ICRC 0
 	for i := range batch[:n] {
 		t.bytes += batch[i].Len
+		looped = looped || batch[i].ICRC == 0
 	}
 	c.begin(*taps, now)
 	c.writePauses(*taps)
-	t.end = c.endCall(t.start)
+	if t.end = t.start; !looped { // another engine may have answered by now
+		t.end = c.endCall(t.start)
+	}
 	for i := range batch[:n] {
 		if !batch[i].Dropped {
 			c.buildTx(&batch[i])
