@@ -13,7 +13,8 @@ import (
 )
 
 // A program goes on when the interface of its NIC has changed, and ends with an error when that is
-// deleted. A new interface of the same name serves the next program.
+// deleted. A new interface of the same name serves the next program. The client's NIC has one
+// engine, the server's two.
 func TestProgramsWhoseInterfaceChanges(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
@@ -42,7 +43,7 @@ func testInterfaceChanges(t *testing.T, link string) {
 	var endpoints [2]harness.Endpoint
 	var nics [2]*verbs.Context
 	for i, ns := range namespaces {
-		socket := harness.DaemonIn(t, ns, "--nic", "nic0="+link+":rdma0")
+		socket := harness.DaemonIn(t, ns, "--nic", fmt.Sprintf("nic0=%s:rdma0,engines=%d", link, i+1))
 		endpoints[i] = harness.OnDaemon(ns, socket, harness.Endpoint{Device: "nic0", Host: fmt.Sprint("10.78.9.", i+1)})
 		var err error
 		if nics[i], err = verbs.Open(t.Context(), "nic0", verbs.WithSocket(socket)); err != nil {
@@ -69,7 +70,7 @@ func testInterfaceChanges(t *testing.T, link string) {
 		t.Helper()
 		port := harness.FreePort()
 		command := func(e harness.Endpoint) string {
-			return fmt.Sprintf("ib_write_bw -d nic0 -x %d -F -p %d %s", gids[e.Socket], port, options)
+			return fmt.Sprintf("ib_write_bw -d nic0 -x %d -F -q 4 -p %d %s", gids[e.Socket], port, options)
 		}
 		job := server.Start(ctx, t, command(server), "LD_PRELOAD="+library)
 		if err := server.WaitListening(ctx, job, port); err != nil {

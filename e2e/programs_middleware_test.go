@@ -194,6 +194,28 @@ func TestMiddlewarePrograms(t *testing.T) {
 	}
 }
 
+// TestUCXOnSeveralEngines runs UCX on NICs with four engines, between two NICs and on one.
+func TestUCXOnSeveralEngines(t *testing.T) {
+	harness.NeedRoot(t, "network namespaces")
+	for _, name := range []string{"ucx_perftest", "mpirun", "NPopenmpi"} {
+		if !installed(name) {
+			t.Skipf("no %s: scripts/setup test installs it", name)
+		}
+	}
+	harness.LocalPrograms.Acquire(t)
+	client, server := harness.VethPairOf(t, "packet:eth0,engines=4", harness.Judged(t, 4, 400)...)
+	for _, p := range clientServers {
+		if strings.HasPrefix(p.name, "ucx_perftest") {
+			t.Run(subtestName(p.name), func(t *testing.T) { p.run(t, client, server) })
+		}
+	}
+	for _, s := range standalones {
+		if strings.HasPrefix(s.name, "mpirun ucx") {
+			t.Run(subtestName(s.name), func(t *testing.T) { s.run(t, client) })
+		}
+	}
+}
+
 func subtestName(name string) string { return strings.NewReplacer(" ", ",", ";", "+").Replace(name) }
 
 // expand fills in a command line for one of two endpoints.

@@ -89,6 +89,7 @@ func TestConnectionManagerProgramsBetweenTwoDaemons(t *testing.T) {
 	}{
 		{"packet:eth0", cmExchanges},
 		{"xdp:eth0", cmExchanges[:cmSampleSize]},
+		{"packet:eth0,engines=4", cmExchanges},
 	} {
 		t.Run(where.link, func(t *testing.T) {
 			a, b := harness.VethPairOf(t, where.link, harness.Judged(t, len(where.list), 20*len(where.list))...)
