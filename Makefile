@@ -129,13 +129,16 @@ soak: build ## mixed traffic with loss and killed clients for SOAK, all of it ju
 	go run ./scripts/soak -time $(SOAK)
 
 # The daemons drive NICs on packet, udp and xdp with two or four engines, and the programs have
-# several queue pairs. A daemon that has found a race does not exit cleanly.
+# several queue pairs. rdma-core's tests use UD, XRC and multicast, too, with both ends on one NIC.
+# A daemon that has found a race does not exit cleanly.
+RACE_PROGRAMS = ^TestPrograms$$/^veth,/-q,|^TestRDMACoreTestSuite$$/engines=4$$
+
 race: libs ## the tests of the core packages, and daemons with several engines, under the race detector (root)
 	@scripts/setup lint
 	@scripts/setup test
 	CGO_ENABLED=1 go run ./scripts/testreport -race -timeout 20m $(RACE)
 	CGO_ENABLED=1 go build -race -o bin/race/softroce ./cmd/softroce
-	SOFTROCE_E2E_BINARY='$(CURDIR)/bin/race/softroce' go run ./scripts/testreport -count 1 -run '^TestPrograms$$/^veth,/-q,' ./e2e
+	SOFTROCE_E2E_BINARY='$(CURDIR)/bin/race/softroce' go run ./scripts/testreport -count 1 -run '$(RACE_PROGRAMS)' ./e2e
 
 coverage: ## statement coverage of packet, mrtable and transport: at least 90 %
 	scripts/coverage
