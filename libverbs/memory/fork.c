@@ -3,7 +3,8 @@
  * A child of a fork gets private copies of exchanged memory. They are made in the parent before the
  * fork, so neither process waits for the other, and they show the memory as the forking thread left
  * it. In the child they replace the mappings that it has inherited. If the parent has no room for
- * all of them, as after mlockall, the child makes the others, and the fork waits for it. vfork and
+ * all of them, as after mlockall, the child makes the others, and the fork waits for it: if it has
+ * two descriptors, and what other threads write meanwhile may be in the copies. vfork and
  * posix_spawn need nothing: their children share all memory until they execute a program.
  *
  * What forks without the handlers of pthread_atfork (_Fork, and system calls that a program makes
@@ -14,6 +15,7 @@
 #include "core/system.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,6 +130,24 @@ static bool list_all(void)
 	return n >= 0;
 }
 
+/* The program may write to the standard descriptors, open or not, so the ends are others. */
+static bool connect_ends(void)
+{
+	int pair[2];
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
+		return false;
+	for (int i = 0; i < 2; i++) {
+		snapshot.ends[i] = fcntl(pair[i], F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+		close(pair[i]);
+	}
+	if (snapshot.ends[0] >= 0 && snapshot.ends[1] >= 0)
+		return true;
+	for (int i = 0; i < 2; i++)
+		if (snapshot.ends[i] >= 0)
+			close(snapshot.ends[i]);
+	return false;
+}
+
 static void take_snapshot(void)
 {
 	snapshot.complete = list_all();
@@ -135,8 +155,7 @@ static void take_snapshot(void)
 		snapshot.parts[i].copy = copy_of(&snapshot.parts[i].mapping);
 		snapshot.complete &= snapshot.parts[i].copy != NULL;
 	}
-	snapshot.awaited = !snapshot.complete &&
-			   !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, snapshot.ends);
+	snapshot.awaited = !snapshot.complete && connect_ends();
 }
 
 /* A child that ends, or does not exist, is not waited for. */
