@@ -2,7 +2,8 @@
 /*
  * mremap. What it adds to private anonymous memory is zero. To a mapping of a memfd the kernel adds
  * what the file has behind it. That is cleared before, or if it is mapped elsewhere, private memory
- * is added instead.
+ * is added instead. Memory of a memfd moves with the lock held: a thread that reads the list of
+ * mappings meanwhile, as a fork does, could miss it.
  */
 #include "core/cancel.h"
 #include "core/export.h"
@@ -50,6 +51,7 @@ struct extension {
 	uintptr_t from, to; /* to: 0, or for MREMAP_FIXED */
 	size_t old, length;
 	bool moves;		   /* if it has to */
+	bool wait;		   /* for the lock */
 	struct sr_mapping mapping; /* that contains the memory */
 };
 
@@ -99,14 +101,14 @@ static bool find_mapping(struct extension *e)
  * Reports whether a part of what the file has behind the memory is mapped, or may be. A fork reads
  * memory through mappings that can be longer than the memory now is, so this waits for it.
  */
-static bool is_elsewhere(const struct extension *e, bool wait)
+static bool is_elsewhere(const struct extension *e)
 {
 	struct sr_lines maps;
 	struct sr_mapping m;
 	bool found = false;
 	if (!sr_lines_open(&maps, "/proc/self/maps"))
 		return true;
-	bool locked = sr_shared_take_lock(wait);
+	bool locked = sr_shared_take_lock(e->wait);
 	while (!found && sr_mapping_next(&m, &maps))
 		found = shows_addition(&m, e);
 	if (locked)
@@ -152,6 +154,20 @@ static bool map_private(const struct extension *e, uintptr_t at, int flags)
 	return p != MAP_FAILED;
 }
 
+/*
+ * Does what mremap does, for memory of a memfd. A library that has replaced mremap, as UCX does,
+ * forgets the memory; it runs without the lock.
+ */
+static void *remap_locked(void *address, size_t old, size_t length, int flags, void *to, bool wait)
+{
+	atomic_load_explicit(&next, memory_order_relaxed)(address, old, old, 0, NULL);
+	bool locked = sr_shared_take_lock(wait);
+	void *p = sr_system_mremap(address, old, length, flags, to);
+	if (locked)
+		sr_shared_unlock();
+	return p;
+}
+
 /* Moves the memory to where private memory can be added. */
 static void *move_and_add(struct extension *e)
 {
@@ -163,11 +179,9 @@ static void *move_and_add(struct extension *e)
 			return MAP_FAILED;
 		e->to = (uintptr_t)p;
 	}
-	/* A library that has replaced mremap, as UCX does, forgets the memory. Nothing else
-	 * happens. */
-	atomic_load_explicit(&next, memory_order_relaxed)((void *)e->from, e->old, e->old, 0, NULL);
 	if (map_private(e, e->to + e->old, MAP_FIXED) &&
-	    !sr_system_move((void *)e->from, e->old, (void *)e->to))
+	    remap_locked((void *)e->from, e->old, e->old, MREMAP_MAYMOVE | MREMAP_FIXED,
+			 (void *)e->to, e->wait) != MAP_FAILED)
 		return (void *)e->to;
 	int error = errno;
 	if (!fixed)
@@ -186,15 +200,20 @@ static void *add_private(struct extension *e)
 	return MAP_FAILED;
 }
 
-void *sr_extend(void *address, size_t old, size_t length, int flags, void *to, bool wait)
+void *sr_remap(void *address, size_t old, size_t length, int flags, void *to, bool wait)
 {
 	struct extension e;
-	if (!sr_shared_any() || !parse(&e, address, old, length, flags, to))
+	struct sr_mapping m;
+	if (!sr_shared_any() || !old)
 		return NULL;
 	int saved = errno, cancel = sr_defer_cancel();
 	void *p = NULL;
-	if (find_mapping(&e) && (is_elsewhere(&e, wait) || !clear(&e)))
+	bool extends = parse(&e, address, old, length, flags, to);
+	e.wait = wait;
+	if (extends && find_mapping(&e) && (is_elsewhere(&e) || !clear(&e)))
 		p = add_private(&e);
+	else if (sr_mapping_find(&m, (uintptr_t)address) && sr_shared_mapping(&m))
+		p = remap_locked(address, old, length, flags, to, wait);
 	sr_restore_cancel(cancel);
 	if (p != MAP_FAILED)
 		errno = saved;
@@ -207,7 +226,7 @@ SR_PUBLIC void *mremap(void *address, size_t old, size_t length, int flags, ...)
 	va_start(args, flags);
 	void *to = va_arg(args, void *);
 	va_end(args);
-	void *p = sr_extend(address, old, length, flags, to, true);
+	void *p = sr_remap(address, old, length, flags, to, true);
 	return p ? p
 		 : atomic_load_explicit(&next, memory_order_relaxed)(address, old, length, flags,
 								     to);

@@ -78,10 +78,10 @@ void *sr_mapped_map(void *address, size_t length, int prot, int flags, bool wait
 void sr_mapped_unmapped(const void *address, size_t length, bool wait);
 
 /*
- * sr_extend prepares what mremap does with these arguments, or does it and returns the result.
- * NULL: the call remains to be made. An allocator that may hold its locks must not make it wait.
+ * sr_remap is mremap, for memory that may be shared. NULL: it is other memory. An allocator that
+ * may hold its locks must not make it wait.
  */
-void *sr_extend(void *address, size_t old, size_t length, int flags, void *to, bool wait);
+void *sr_remap(void *address, size_t old, size_t length, int flags, void *to, bool wait);
 
 /* sr_advise is madvise, for memory that may be shared; real does what concerns other memory. */
 int sr_advise(int (*real)(void *, size_t, int), void *address, size_t length, int advice);

@@ -36,7 +36,7 @@ static long on_memory(long number, long a, long b, long c, long d, long e, long 
 	if (number == SYS_mmap)
 		p = sr_mapped_map((void *)a, (size_t)b, (int)c, (int)d, false);
 	if (number == SYS_mremap)
-		p = sr_extend((void *)a, (size_t)b, (size_t)c, (int)d, (void *)e, false);
+		p = sr_remap((void *)a, (size_t)b, (size_t)c, (int)d, (void *)e, false);
 	if (p)
 		return (long)p;
 	long result = real(number, a, b, c, d, e, f);
