@@ -60,6 +60,13 @@ func setMembership(fd, index int, group netip.Addr, join bool) error {
 		&unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(index)}))
 }
 
+// moveMembership makes a socket a member of a group on another interface. The kernel keeps that on
+// an interface that was deleted, and a socket has few.
+func moveMembership(fd, from, to int, group netip.Addr) error {
+	setMembership(fd, from, group, false)
+	return setMembership(fd, to, group, true)
+}
+
 func groupError(group netip.Addr, err error) error {
 	if err == nil || err == unix.EADDRINUSE { // already a member
 		return nil
@@ -78,7 +85,7 @@ func (l *UDPLink) Join(group netip.Addr) error {
 	case s == nil:
 		return groupError(group, unix.EAFNOSUPPORT)
 	}
-	if err := setMembership(s.fd, l.iface.Index(), group, true); err != nil {
+	if err := setMembership(s.fd, l.index, group, true); err != nil {
 		return err
 	}
 	l.groups[group] = true
@@ -91,7 +98,7 @@ func (l *UDPLink) Leave(group netip.Addr) {
 	defer l.mu.Unlock()
 	delete(l.groups, group)
 	if s := l.socket(group.Is4()); s != nil && !l.closed {
-		setMembership(s.fd, l.iface.Index(), group, false)
+		setMembership(s.fd, l.index, group, false)
 	}
 }
 

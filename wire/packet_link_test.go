@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -291,10 +292,18 @@ func TestLinksFollowRecreatedInterface(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newVethPair(t)
 			tx, rx := open(l.a), open(l.b)
+			var groups []netip.Addr // more than half of what a socket may join
+			for i := range byte(11) {
+				groups = append(groups, netip.AddrFrom4([4]byte{239, 129, 2, i}))
+				must(t, Join(rx.Link, groups[i]))
+			}
 			must(t, l.a.nl.LinkDel(l.a.link()))
 			l.connect(t)
 			eventually(t, "both links to know the new interfaces", func() bool {
 				return tx.iface.Up() && rx.iface.Up() && tx.iface.Index() == l.a.link().Attrs().Index && rx.iface.Index() == l.b.link().Attrs().Index
+			})
+			eventually(t, "the new interface to be a member of the groups", func() bool {
+				return !slices.ContainsFunc(groups, func(g netip.Addr) bool { return !l.b.member(g) })
 			})
 			for _, there := range []bool{true, false} {
 				from, to, s, r := l.a, l.b, tx, rx

@@ -70,11 +70,15 @@ func (r *reservedPort) follow() (recreated bool) {
 	if i == 0 || i == r.index {
 		return false
 	}
-	r.index = i
 	for _, fd := range r.sockets {
 		unix.BindToDevice(fd, r.iface.Name())
 	}
-	r.rejoin()
+	for g := range r.groups {
+		if fd, ok := r.portSocket(g); ok {
+			moveMembership(fd, r.index, i, g)
+		}
+	}
+	r.index = i
 	return true
 }
 
@@ -182,15 +186,6 @@ func (r *reservedPort) portSocket(group netip.Addr) (fd int, ok bool) {
 		return -1, false
 	}
 	return r.sockets[i], true
-}
-
-// rejoin joins all groups on an interface that was deleted and created again. The caller holds mu.
-func (r *reservedPort) rejoin() {
-	for g := range r.groups {
-		if fd, ok := r.portSocket(g); ok {
-			setMembership(fd, r.index, g, true)
-		}
-	}
 }
 
 // A vlanPort is the sockets of a link on a VLAN interface. They reserve the port there, and are

@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -180,13 +181,13 @@ func TestSlicesFollowTheInterface(t *testing.T) {
 					}
 					wrong := 0
 					for _, k := range slices {
-						got := collectFor(t, b[k], 3, 20*time.Millisecond)
-						wrong += max(0, 2-len(got))
-						for i := range got {
-							if bth(t, &got[i]).DestQP != firstQPN+uint32(k) {
+						families := map[bool]bool{}
+						for _, f := range collectFor(t, b[k], 3, 20*time.Millisecond) {
+							if families[f.Src.Is4()] = true; bth(t, &f).DestQP != firstQPN+uint32(k) {
 								wrong++
 							}
 						}
+						wrong += 2 - len(families)
 					}
 					return wrong == 0
 				})
@@ -217,6 +218,33 @@ func TestSlicesFollowTheInterface(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A slice that cannot go over to a new interface reports that, and tries again at the next change.
+func TestUDPSliceReportsThatItLostTheInterface(t *testing.T) {
+	l := newVethPair(t)
+	links := l.b.slices("udp", 2)
+	b, other := links[0].(*UDPLink), links[1].(*UDPLink)
+	setNamespace := func(f *os.File) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		other.mu.Lock()
+		defer other.mu.Unlock()
+		b.iface.namespace = f
+	}
+	namespace := b.iface.namespace
+	setNamespace(nil) // so that it cannot be entered
+	l.recreateUntilReport(t, b)
+	if _, err := b.Receive(0, make([]RxFrame, 1)); err == nil || !strings.Contains(err.Error(), "udp link on "+l.b.name) {
+		t.Errorf("Receive returned %v", err)
+	}
+	setNamespace(namespace)
+	l.b.addAddr(netip.MustParsePrefix("198.51.100.77/24")) // a change
+	eventually(t, "the slice to go over to the interface", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.index == l.b.link().Attrs().Index
+	})
 }
 
 // loopbacks returns the links of a NIC with loopback.

@@ -3,10 +3,12 @@ package wire
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -54,6 +56,8 @@ type UDPLink struct {
 	index  int
 	groups map[netip.Addr]bool // joined
 	closed bool
+
+	failure atomic.Pointer[error] // of rebind, for Receive to return
 }
 
 // A udpSocket is the socket of one address family.
@@ -134,33 +138,45 @@ func (l *UDPLink) rebind() {
 	if l.closed || i == 0 || i == l.index {
 		return
 	}
-	l.index = i
+	var err error
 	for _, s := range l.sockets {
 		if s != nil && (l.slices > 1 || unix.BindToDevice(s.fd, l.iface.Name()) != nil) {
-			l.iface.inNamespace(func() error { l.replace(s); return nil })
+			err = errors.Join(err, l.iface.inNamespace(func() error { return l.replace(s) }))
 		}
 	}
 	for g := range l.groups {
-		setMembership(l.socket(g.Is4()).fd, i, g, true)
+		err = errors.Join(err, moveMembership(l.socket(g.Is4()).fd, l.index, i, g))
 	}
+	if err != nil { // the next change is another try
+		err = fmt.Errorf("udp link on %s: %w", l.iface.Name(), err)
+		l.failure.Store(&err)
+		l.ready()
+		return
+	}
+	l.index = i
 }
 
 // replace replaces a socket that cannot be bound again: without CAP_NET_RAW, or because it would
 // not be among those that share the port any more. The number of the descriptor stays. The calling
 // thread must be in the interface's network namespace.
-func (l *UDPLink) replace(s *udpSocket) {
+func (l *UDPLink) replace(s *udpSocket) error {
 	family := unix.AF_INET6
 	if s.is4 {
 		family = unix.AF_INET
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return // no descriptors left: the link stays without its interface
+		return os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
-	if s.configure(fd, l.iface.Name(), l.slices) == nil && unix.Dup3(fd, s.fd, unix.O_CLOEXEC) == nil {
-		l.ready() // an epoll set has lost the old socket
+	if err := s.configure(fd, l.iface.Name(), l.slices); err != nil {
+		return err
 	}
+	if err := unix.Dup3(fd, s.fd, unix.O_CLOEXEC); err != nil {
+		return os.NewSyscallError("dup3", err)
+	}
+	l.ready() // an epoll set has lost the old socket
+	return nil
 }
 
 // configure sets a socket's options and binds it.
@@ -391,6 +407,9 @@ func (l *UDPLink) onError(e unix.Errno, frames, _ int) (txAction, Drop) {
 func (l *UDPLink) Receive(now int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed
+	}
+	if l.failure.Load() != nil {
+		return 0, *l.failure.Swap(nil)
 	}
 	active := l.active
 	var ofOther int
