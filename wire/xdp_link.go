@@ -191,13 +191,14 @@ func (l *XDPLink) grow(s *netdevState) error {
 		return nil
 	}
 	err := l.iface.inNamespace(func() error { return l.last.openQueues(s) })
-	if err != nil || len(l.last.of(0)) == n {
+	if len(l.last.of(0)) == n {
 		return err
 	}
 	for _, k := range l.slices {
 		k.ready() // so that an engine that sleeps waits for them, too
 	}
-	return l.last.replaceProgram(l.last.filter) // a veth interface runs it in the new queues from then on
+	// A veth interface runs the program in the new queues from then on.
+	return errors.Join(err, l.last.replaceProgram(l.last.filter))
 }
 
 // followed follows changes of VLANs and returns the state to serve; nil if the link is closed.

@@ -113,30 +113,44 @@ func (p *xdpPort) openQueues(s *netdevState) error {
 		if err != nil {
 			return fmt.Errorf("queue %d: %w", q, err)
 		}
-		if err := p.add(0, q, socket); err != nil {
-			return err
-		}
-		for k := 1; k < len(p.sockets); k++ {
-			if q > 0 && p.of(k) == nil {
-				continue
-			}
-			other, err := socket.openSlice(k, p.index, q)
-			if err != nil {
-				return fmt.Errorf("queue %d: %w", q, err)
-			}
-			if err := p.add(k, q, other); err != nil {
-				return err
-			}
+		if err := p.openSlices(q, socket); err != nil {
+			return fmt.Errorf("queue %d: %w", q, err)
 		}
 	}
 	return nil
 }
 
-// add adds the socket of a slice and a queue.
+// openSlices opens the sockets of the other slices of a queue, and adds all of them. If it fails,
+// the queue has none.
+func (p *xdpPort) openSlices(queue int, first *xdpSocket) (err error) {
+	all := make([]*xdpSocket, len(p.sockets))
+	all[0] = first
+	for k := 1; k < len(all) && err == nil; k++ {
+		if queue == 0 || p.of(k) != nil {
+			all[k], err = first.openSlice(k, p.index, queue)
+		}
+	}
+	for k := len(all) - 1; k >= 0; k-- { // the first slice last, which says how many queues there are
+		switch {
+		case all[k] == nil:
+		case err == nil:
+			err = p.add(k, queue, all[k])
+		default:
+			all[k].close()
+		}
+	}
+	return err
+}
+
+// add adds the socket of a slice and a queue, or closes it.
 func (p *xdpPort) add(slice, queue int, s *xdpSocket) error {
+	if err := p.queues.Put(uint32(queue*len(p.sockets)+slice), uint32(s.fd)); err != nil {
+		s.close()
+		return bpfError("enter a socket into the XSKMAP", err)
+	}
 	sockets := append(slices.Clone(p.of(slice)), s)
 	p.sockets[slice].Store(&sockets)
-	return bpfError("enter a socket into the XSKMAP", p.queues.Put(uint32(queue*len(p.sockets)+slice), uint32(s.fd)))
+	return nil
 }
 
 // load loads the program for a filter.
@@ -164,7 +178,7 @@ func (p *xdpPort) attach(modes []XDPMode) (err error) {
 			return bpfError("attach the XDP program", err)
 		}
 	}
-	if errors.Is(err, unix.EOPNOTSUPP) {
+	if errors.Is(err, unix.EOPNOTSUPP) && p.mode != XDPGeneric {
 		return fmt.Errorf("the interface's driver does not offer native XDP, or not with its present settings: %w", err)
 	}
 	return fmt.Errorf("attach the XDP program (links require Linux 5.9): %w", err)
