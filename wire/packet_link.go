@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -49,6 +50,9 @@ type PacketLink struct {
 	decoder  packetDecoder
 	counters LinkCounters
 	kernel   ingress // keeps received packets from the layers of the kernel
+
+	bound   int                   // index of the interface that fd is bound to
+	failure atomic.Pointer[error] // of rebind, for Receive to return
 
 	number, slices int // of a NIC that several engines drive
 }
@@ -123,8 +127,16 @@ func (l *PacketLink) open(iface *Netdev, first *PacketLink) (err error) {
 }
 
 func (l *PacketLink) bind() error {
+	index := l.iface.Index()
+	if index == 0 || index == l.bound {
+		return nil
+	}
 	const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // in network byte order
-	return os.NewSyscallError("bind", unix.Bind(l.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.index}))
+	if err := unix.Bind(l.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index}); err != nil {
+		return os.NewSyscallError("bind", err)
+	}
+	l.bound = index
+	return nil
 }
 
 // rebind follows changes of VLANs, and an interface that was deleted and created again.
@@ -134,16 +146,15 @@ func (l *PacketLink) rebind() {
 	if l.closed {
 		return
 	}
-	var moved bool
+	var err error
 	if l.first == nil {
-		moved = l.follow()
+		err = l.follow()
 		l.iface.inNamespace(func() error { l.kernel.follow(l.index, l.iface.Addresses()); return nil })
-	} else if i := l.iface.Index(); i != 0 && i != l.index {
-		moved, l.index = true, i
 	}
-	attachFilter(l.fd, l.iface.state.Load().ids(), l.number, l.slices)
-	if moved {
-		l.bind()
+	err = errors.Join(err, attachFilter(l.fd, l.iface.state.Load().ids(), l.number, l.slices), l.bind())
+	if err != nil {
+		err = fmt.Errorf("packet link on %s: %w", l.iface.Name(), err)
+		l.failure.Store(&err)
 	}
 }
 
@@ -252,6 +263,9 @@ func (l *PacketLink) onError(e unix.Errno, frames, _ int) (txAction, Drop) {
 func (l *PacketLink) Receive(now int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed
+	}
+	if l.failure.Load() != nil {
+		return 0, *l.failure.Swap(nil)
 	}
 	return l.rx.receive(now, l.fd, &l.decoder, batch, &l.counters)
 }

@@ -322,6 +322,30 @@ func TestLinksFollowRecreatedInterface(t *testing.T) {
 	}
 }
 
+// A link that cannot move its groups to a new interface reports that, and tries again at the next
+// change.
+func TestPacketLinkReportsThatItLostTheInterface(t *testing.T) {
+	l := newVethPair(t)
+	rx := l.b.packetLink()
+	must(t, rx.Join(group4))
+	sockets := rx.sockets
+	setSockets := func(fds []int) {
+		rx.mu.Lock()
+		defer rx.mu.Unlock()
+		rx.sockets = fds
+	}
+	setSockets([]int{-1, -1})
+	must(t, l.a.nl.LinkDel(l.a.link()))
+	l.connect(t)
+	eventually(t, "a report", func() bool {
+		_, err := rx.Receive(0, make([]RxFrame, 1))
+		return err != nil && strings.Contains(err.Error(), "packet link on "+l.b.name) && errors.Is(err, unix.EBADF)
+	})
+	setSockets(sockets)
+	l.b.addAddr(netip.MustParsePrefix("198.51.100.77/24")) // a change
+	eventually(t, "the new interface to be a member of the group", func() bool { return l.b.member(group4) })
+}
+
 // Without privilege a socket cannot be bound to another interface, so the link replaces its
 // sockets, and reports that: an engine that sleeps waits for the old ones.
 func TestUDPLinkReplacesSockets(t *testing.T) {

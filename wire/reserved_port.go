@@ -62,24 +62,26 @@ func (r *reservedPort) release() {
 	}
 }
 
-// follow follows changes of VLANs, and an interface that was deleted and created again, which it
-// reports. The caller holds mu.
-func (r *reservedPort) follow() (recreated bool) {
-	r.iface.inNamespace(func() error { r.updateVLANs(); return nil })
+// follow follows changes of VLANs, and an interface that was deleted and created again. After an
+// error the next change is another try. The caller holds mu.
+func (r *reservedPort) follow() error {
+	err := r.iface.inNamespace(func() error { r.updateVLANs(); return nil })
 	i := r.iface.Index()
 	if i == 0 || i == r.index {
-		return false
+		return err
 	}
 	for _, fd := range r.sockets {
-		unix.BindToDevice(fd, r.iface.Name())
+		err = errors.Join(err, os.NewSyscallError("SO_BINDTODEVICE", unix.BindToDevice(fd, r.iface.Name())))
 	}
 	for g := range r.groups {
 		if fd, ok := r.portSocket(g); ok {
-			moveMembership(fd, r.index, i, g)
+			err = errors.Join(err, moveMembership(fd, r.index, i, g))
 		}
 	}
-	r.index = i
-	return true
+	if err == nil {
+		r.index = i
+	}
+	return err
 }
 
 // reservePort binds UDP sockets to the port on an interface. The sockets are never read. They have

@@ -166,7 +166,7 @@ func (l *XDPLink) openPort(s *netdevState) error {
 func (l *XDPLink) rebind() {
 	l.portMu.Lock()
 	defer l.portMu.Unlock()
-	s := l.followed()
+	s, followErr := l.followed()
 	var err error
 	switch {
 	case s == nil || s.index == 0:
@@ -177,7 +177,10 @@ func (l *XDPLink) rebind() {
 			err = l.grow(s)
 		}
 	}
-	if err != nil && !errors.Is(err, unix.ENETDOWN) {
+	if errors.Is(err, unix.ENETDOWN) {
+		err = nil
+	}
+	if err = errors.Join(followErr, err); err != nil {
 		err = fmt.Errorf("xdp link on %s: %w", l.iface.Name(), err)
 		l.failure.Store(&err)
 		l.ready() // so that an engine that sleeps reports it
@@ -202,14 +205,14 @@ func (l *XDPLink) grow(s *netdevState) error {
 }
 
 // followed follows changes of VLANs and returns the state to serve; nil if the link is closed.
-func (l *XDPLink) followed() *netdevState {
+func (l *XDPLink) followed() (*netdevState, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return nil
+		return nil, nil
 	}
-	l.follow()
-	return l.served()
+	err := l.follow()
+	return l.served(), err
 }
 
 // Mode returns how frames pass between the interface and the link; "" if the interface has been
