@@ -11,8 +11,10 @@ import (
 // A mover moves threads to where messages take fewer switches of threads, while the engine has to
 // lend its processor (see lender).
 //
-// If other threads share the processor and the engine's only client runs on another one, the engine
-// moves there. Otherwise each message would wait for these threads.
+// If there are more runnable threads than processors, others share the engine's, and its only
+// client runs on another one, the engine moves there. Otherwise each message would wait for these
+// threads. While a processor is idle, the kernel moves the engine to it, and to join the client
+// would be slower.
 //
 // Of several clients that mostly wait for completions, one on the engine's processor moves to that
 // of another one. If they wait for each other, a message then takes one switch of threads, in the
@@ -131,7 +133,7 @@ func (m *mover) update(s *spinner, now int64, processor uint32, clients int, con
 		m.settledUntil = now
 		s.noSpin.until, s.noSpin.lost = min(s.noSpin.until, now), 0
 	}
-	joins := clients == 1 && to != 0 && !served
+	joins := s.overcommit && clients == 1 && to != 0 && !served
 	leaves := several && here.processor() == processor && here.follows(&elsewhere, now)
 	if !contended || to == processor || !joins && !leaves || now < m.settledUntil {
 		return false

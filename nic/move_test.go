@@ -10,26 +10,29 @@ import (
 	"softroce/internal/abi"
 )
 
-// An engine joins its only client on another processor if other threads use its own.
+// An engine joins its only client on another processor if other threads use its own, and none is
+// idle.
 func TestEngineJoinsItsClient(t *testing.T) {
 	const far = 9 + 1<<15 // a processor, plus 1, that does not exist
 	for _, c := range []struct {
-		name    string
-		packets bool
-		shared  bool
-		clients int
-		here    bool // so is another program, which got a packet
-		moves   bool
+		name       string
+		packets    bool
+		shared     bool
+		overcommit bool
+		clients    int
+		here       bool // so is another program, which got a packet
+		moves      bool
 	}{
-		{"an only client", true, true, 1, false, true},
-		{"one without packets", false, true, 1, false, false},
-		{"the processor is not shared", true, false, 1, false, false},
-		{"several clients", true, true, 2, false, false},
-		{"another program on the processor", true, true, 1, true, false},
+		{"an only client", true, true, true, 1, false, true},
+		{"one without packets", false, true, true, 1, false, false},
+		{"the processor is not shared", true, false, true, 1, false, false},
+		{"there are idle processors", true, true, false, 1, false, false},
+		{"several clients", true, true, true, 2, false, false},
+		{"another program on the processor", true, true, true, 1, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pin(t)
-			l, s, now := lender{}, spinner{limit: 50e3, overcommit: true, shared: c.shared}, int64(1e9)
+			l, s, now := lender{}, spinner{limit: 50e3, overcommit: c.overcommit, shared: c.shared}, int64(1e9)
 			l.locate()
 			client := aClientOn(far)
 			for i := range 10 {
