@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"math"
 	"os"
 	"runtime"
 	"strconv"
@@ -16,15 +17,23 @@ import (
 // well: a message between two of them takes two yields, which cost less than a sleep and a wake-up.
 // If the thread that runs meanwhile does not yield, the engine waits for milliseconds, whereas one
 // that slept is scheduled within microseconds. Then it does not spin for a while.
+//
+// An engine that may run on some of the processors only (taskset, a cpuset of a container) does not
+// know how many threads wait for these. It yields now and then, and there are more threads than
+// processors if such yields let others run.
 type spinner struct {
 	limit   int64    // EngineConfig.Spin
 	loadavg int      // descriptor of /proc/loadavg, -1 if it could not be opened
 	line    [64]byte // read from it
-	cpus    int
+	cpus    int      // of the machine
 
-	checked    int64 // when overcommit and shared were last updated
+	usableCPUs func() int // on which the engine may run; nil if on all
+
+	checked    int64 // when confined, overcommit and shared were last updated
+	confined   bool  // the engine may run on some of the processors only
 	overcommit bool
 	shared     bool    // the yields before checked let other threads run
+	idle       int     // idle steps since the last yield
 	yields     int64   // after checked
 	yielded    int64   // time that they took; those as long as interrupted count as preemptions only
 	crowded    backoff // no spinning, because yields took long among many threads: see maySpin
@@ -93,6 +102,10 @@ const (
 	// A yield that takes longer than this lets another thread run: there are two context switches.
 	switching = 1500 // ns
 
+	// A confined engine yields in one idle step of so many if its yields let no other thread run.
+	// A thread waits for the processor for a few microseconds then.
+	idleSteps = 16
+
 	// Among many threads a sleep and a wake-up are faster than yields that take longer than this.
 	longYield = 20e3 // ns
 
@@ -101,7 +114,8 @@ const (
 )
 
 func (s *spinner) open(limit int64) {
-	s.limit, s.cpus, s.loadavg, s.switchCount = limit, onlineCPUs(), -1, threadSwitches
+	s.limit, s.cpus, s.loadavg = limit, onlineCPUs(), -1
+	s.usableCPUs, s.switchCount = usableCPUs, threadSwitches
 	if limit <= 0 {
 		return
 	}
@@ -215,23 +229,36 @@ func (s *spinner) check(now int64) {
 	if now-s.checked < overcommitCheck {
 		return
 	}
-	n := s.runnableThreads()
-	if n > 2*s.cpus && s.yielded > s.yields*longYield {
+	n, cpus := s.runnableThreads(), s.cpus
+	if s.usableCPUs != nil {
+		cpus = min(cpus, s.usableCPUs())
+	}
+	if n > 2*cpus && s.yielded > s.yields*longYield {
 		s.crowded.extend(now)
 	}
 	s.shared = s.yielded > s.yields*switching
-	s.checked, s.overcommit, s.yields, s.yielded = now, n > s.cpus, 0, 0
+	s.confined = cpus < s.cpus
+	switch {
+	case !s.confined:
+		s.overcommit = n > cpus
+	case s.yields > 0:
+		s.overcommit = s.shared
+	}
+	s.checked, s.yields, s.yielded = now, 0, 0
 	s.switches = s.countSwitches()
 }
 
-// yield lets other threads run if there are more of them than processors, and reports whether it
-// did, since that takes time.
+// yield lets other threads run if there are, or may be, more of them than processors. It reports
+// whether it did, since that takes time.
 func (s *spinner) yield(now int64) bool {
 	s.check(now)
-	if s.overcommit {
-		unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	s.idle++
+	if !s.overcommit && (!s.confined || s.idle < idleSteps) {
+		return false
 	}
-	return s.overcommit
+	s.idle = 0
+	unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	return true
 }
 
 // noteIdleStep records how long an idle step took. After preemptions it disables spinning for a
@@ -270,6 +297,15 @@ func threadSwitches() int64 {
 	var u unix.Rusage
 	unix.Getrusage(unix.RUSAGE_THREAD, &u)
 	return int64(u.Nivcsw) //nolint:unconvert // 32 bits wide on some architectures
+}
+
+// usableCPUs returns on how many processors the calling thread may run, as far as that is known.
+func usableCPUs() int {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) != nil { // it fails if there are more processors than a set has
+		return math.MaxInt
+	}
+	return set.Count()
 }
 
 // runnableThreads returns how many threads of the machine run or wait for a processor, 0 if the

@@ -2,8 +2,10 @@ package nic
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -196,6 +198,80 @@ func TestSpinnerYieldsIfMoreThreadsRunThanProcessors(t *testing.T) {
 		if c.crowded && (s.maySpin(now+minBackoff-1) || !s.maySpin(now+minBackoff)) {
 			t.Error("does not poll again after a while")
 		}
+	}
+}
+
+// An engine that may run on some of the processors only does not know for which of them the
+// machine's threads wait. It yields now and then, and after each idle step if that lets others run.
+func TestConfinedEngineYieldsIfOthersRun(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "loadavg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	usable, now := 0, int64(1e9)
+	s := spinner{limit: 50e3, loadavg: int(file.Fd()), cpus: 2, usableCPUs: func() int { return usable }}
+	for _, c := range []struct {
+		name    string
+		usable  int
+		threads int
+		took    int64 // by each yield
+		yields  int   // in idleSteps idle steps
+	}{
+		{"alone", 1, 2, switching, 1},
+		{"with another thread", 1, 2, switching + 1, idleSteps},
+		{"alone again", 1, 2, switching, 1},
+		{"busy threads elsewhere", 1, 9, switching, 1},
+		{"it may run on all processors", 2, 2, switching + 1, 0},
+		{"where there are more threads", 2, 3, switching, idleSteps},
+		{"the number of its processors is not known", math.MaxInt, 3, switching, idleSteps},
+	} {
+		usable = c.usable
+		if _, err := file.WriteAt(fmt.Appendf(nil, "0.20 0.18 0.12 %d/80", c.threads), 0); err != nil {
+			t.Fatal(err)
+		}
+		yields := 0
+		for range 3 { // one check may come too early to know how long yields take now
+			now += overcommitCheck
+			yields = 0
+			for range idleSteps {
+				if s.yield(now) {
+					yields++
+					s.noteYield(now, c.took)
+				}
+			}
+		}
+		if yields != c.yields {
+			t.Errorf("%s: %d yields, want %d", c.name, yields, c.yields)
+		}
+		for range 2 { // a busy engine does not yield
+			now += overcommitCheck
+			s.check(now)
+		}
+		if c.yields == idleSteps && !s.overcommit {
+			t.Errorf("%s: yields no more after a busy time", c.name)
+		}
+	}
+	s.open(50e3)
+	defer s.close()
+	if s.usableCPUs == nil {
+		t.Error("the spinner of an engine does not know its processors")
+	}
+}
+
+// The processors of a thread are those of its affinity mask, which may change.
+func TestUsableProcessorsAreThoseOfTheThread(t *testing.T) {
+	runtime.LockOSThread()
+	var all unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	if n := usableCPUs(); n != all.Count() {
+		t.Errorf("%d processors, want %d", n, all.Count())
+	}
+	pin(t)
+	if n := usableCPUs(); n != 1 {
+		t.Errorf("%d processors of a thread that is pinned to one", n)
 	}
 }
 
