@@ -61,7 +61,8 @@ func setMembership(fd, index int, group netip.Addr, join bool) error {
 }
 
 // moveMembership makes a socket a member of a group on another interface. The kernel keeps that on
-// an interface that was deleted, and a socket has few.
+// an interface that was deleted, and a socket has few. That it is none there any more, after
+// another try, is no error.
 func moveMembership(fd, from, to int, group netip.Addr) error {
 	setMembership(fd, from, group, false)
 	return setMembership(fd, to, group, true)

@@ -35,8 +35,7 @@ func (r *reservedPort) reserve(iface *Netdev) (err error) {
 	if r.sockets, err = reservePort(iface.Name()); err != nil {
 		return err
 	}
-	r.updateVLANs()
-	return nil
+	return r.updateVLANs()
 }
 
 // share makes r the port of another slice of the NIC that has first.
@@ -65,7 +64,7 @@ func (r *reservedPort) release() {
 // follow follows changes of VLANs, and an interface that was deleted and created again. After an
 // error the next change is another try. The caller holds mu.
 func (r *reservedPort) follow() error {
-	err := r.iface.inNamespace(func() error { r.updateVLANs(); return nil })
+	err := r.iface.inNamespace(r.updateVLANs)
 	i := r.iface.Index()
 	if i == 0 || i == r.index {
 		return err
@@ -74,7 +73,7 @@ func (r *reservedPort) follow() error {
 		err = errors.Join(err, os.NewSyscallError("SO_BINDTODEVICE", unix.BindToDevice(fd, r.iface.Name())))
 	}
 	for g := range r.groups {
-		if fd, ok := r.portSocket(g); ok {
+		if fd, ok := socketFor(r.sockets, g); ok {
 			err = errors.Join(err, moveMembership(fd, r.index, i, g))
 		}
 	}
@@ -85,7 +84,8 @@ func (r *reservedPort) follow() error {
 }
 
 // reservePort binds UDP sockets to the port on an interface. The sockets are never read. They have
-// the smallest buffer, and UDP_GRO so that the kernel does not segment super-packets for them.
+// the smallest buffer, and UDP_GRO so that the kernel does not segment super-packets for them. Both
+// only save work, so a kernel that refuses them is no error.
 func reservePort(device string) (fds []int, err error) {
 	defer func() {
 		if err != nil {
@@ -144,21 +144,42 @@ func (r *reservedPort) Join(group netip.Addr) error {
 	if o.closed {
 		return ErrClosed
 	}
-	fd, ok := o.portSocket(group)
+	fd, ok := socketFor(o.sockets, group)
 	if !ok {
 		return groupError(group, unix.EAFNOSUPPORT)
 	}
-	if err := setMembership(fd, o.index, group, true); err != nil {
+	if err := o.join(fd, group); err != nil {
+		if len(o.groups[group]) == 0 {
+			o.leave(fd, group)
+		}
 		return err
-	}
-	for _, v := range o.vlans {
-		v.setMembership(group, true)
 	}
 	if o.groups[group] == nil {
 		o.groups[group] = map[*reservedPort]bool{}
 	}
 	o.groups[group][r] = true
 	return nil
+}
+
+// join makes the socket of a group's address family, and those on VLANs, members of the group. The
+// caller holds mu.
+func (r *reservedPort) join(fd int, group netip.Addr) error {
+	err := setMembership(fd, r.index, group, true)
+	for name, v := range r.vlans {
+		err = errors.Join(err, v.join(name, group))
+	}
+	return err
+}
+
+// leave undoes join. That a socket is not a member, or its interface has been deleted, is no error.
+// The caller holds mu.
+func (r *reservedPort) leave(fd int, group netip.Addr) {
+	setMembership(fd, r.index, group, false)
+	for _, v := range r.vlans {
+		if fd, ok := socketFor(v.portSockets, group); ok {
+			setMembership(fd, v.index, group, false)
+		}
+	}
 }
 
 // Leave implements Multicaster.
@@ -170,24 +191,21 @@ func (r *reservedPort) Leave(group netip.Addr) {
 		return
 	}
 	delete(o.groups, group)
-	if fd, ok := o.portSocket(group); ok && !o.closed {
-		setMembership(fd, o.index, group, false)
-		for _, v := range o.vlans {
-			v.setMembership(group, false)
-		}
+	if fd, ok := socketFor(o.sockets, group); ok && !o.closed {
+		o.leave(fd, group)
 	}
 }
 
-// portSocket returns the socket of a group's address family.
-func (r *reservedPort) portSocket(group netip.Addr) (fd int, ok bool) {
+// socketFor returns the socket of a group's address family, of those that reservePort has returned.
+func socketFor(sockets []int, group netip.Addr) (fd int, ok bool) {
 	i := 1
 	if group.Is4() {
 		i = 0
 	}
-	if i >= len(r.sockets) {
+	if i >= len(sockets) {
 		return -1, false
 	}
-	return r.sockets[i], true
+	return sockets[i], true
 }
 
 // A vlanPort is the sockets of a link on a VLAN interface. They reserve the port there, and are
@@ -206,24 +224,44 @@ func (v vlanPort) close() {
 	}
 }
 
-// updateVLANs follows the VLANs on the interface. The caller holds mu, or is the only user of r.
-// The calling thread must be in the interface's network namespace.
-func (r *reservedPort) updateVLANs() {
+// join makes the sockets on the VLAN interface of a name members of a group. An interface that was
+// deleted meanwhile is no error (ENODEV), since that is another change, nor is one without the
+// group's address family (ENODEV or EINVAL), which has no address to receive the group at.
+func (v vlanPort) join(name string, group netip.Addr) error {
+	fd, ok := socketFor(v.portSockets, group)
+	if !ok {
+		return nil
+	}
+	err := setMembership(fd, v.index, group, true)
+	if err == nil || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	return fmt.Errorf("VLAN interface %s: %w", name, err)
+}
+
+// updateVLANs follows the VLANs on the interface. After an error the next change is another try.
+// The caller holds mu, or is the only user of r. The calling thread must be in the interface's
+// network namespace.
+func (r *reservedPort) updateVLANs() (err error) {
 	s := r.iface.state.Load()
 	present := map[string]bool{}
 	for _, v := range s.vlans {
 		present[v.name] = true
-		old, ok := r.vlans[v.name]
-		if ok && old.index == v.index && old.reserved() {
-			continue
+		p := r.vlans[v.name]
+		if p.index != v.index || !p.reserved() {
+			p.close()
+			sockets, e := reservePort(v.name)
+			switch {
+			case errors.Is(e, unix.EADDRINUSE): // another daemon's NIC reserves the port
+			case errors.Is(e, unix.ENODEV): // deleted meanwhile, which is another change
+			case e != nil:
+				err = errors.Join(err, fmt.Errorf("VLAN interface %s: %w", v.name, e))
+			}
+			p = vlanPort{v.index, sockets}
+			r.vlans[v.name] = p
 		}
-		old.close()
-		p := vlanPort{index: v.index}
-		// If another daemon has a NIC on the VLAN interface, that reserves the port.
-		p.portSockets, _ = reservePort(v.name)
-		r.vlans[v.name] = p
-		for g := range r.groups {
-			p.setMembership(g, true)
+		for g := range r.groups { // also those that a member could not join before
+			err = errors.Join(err, p.join(v.name, g))
 		}
 	}
 	for name, p := range r.vlans {
@@ -232,6 +270,7 @@ func (r *reservedPort) updateVLANs() {
 			delete(r.vlans, name)
 		}
 	}
+	return err
 }
 
 // served returns the interface's state without the VLANs where another daemon has the port. The
@@ -240,15 +279,4 @@ func (r *reservedPort) served() *netdevState {
 	s := *r.iface.state.Load()
 	s.vlans = slices.DeleteFunc(slices.Clone(s.vlans), func(v *netdevState) bool { return !r.vlans[v.name].reserved() })
 	return &s
-}
-
-// setMembership joins or leaves a group on the VLAN. Errors are ignored.
-func (v vlanPort) setMembership(group netip.Addr, join bool) {
-	i := 1
-	if group.Is4() {
-		i = 0
-	}
-	if i < len(v.portSockets) {
-		setMembership(v.portSockets[i], v.index, group, join)
-	}
 }

@@ -2,7 +2,9 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -108,4 +110,115 @@ func TestReservedPortPreventsPortUnreachable(t *testing.T) {
 			}
 		})
 	}
+}
+
+// openOnly lets the process open n more descriptors only, until the test calls the function that is
+// returned, or ends.
+func openOnly(t testing.TB, n int) (more func()) {
+	t.Helper()
+	var limit unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	next := make([]int, n+1) // the lowest that are free, of which a file gets the first
+	for i := range next {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		must(t, err)
+		defer unix.Close(fd)
+		next[i] = fd
+	}
+	more = func() { must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }
+	t.Cleanup(more)
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next[n]), Max: limit.Max}))
+	return more
+}
+
+// reservedPortOf returns that of a link.
+func reservedPortOf(l Link) *reservedPort {
+	if x, ok := l.(*XDPLink); ok {
+		return &x.reservedPort
+	}
+	return &l.(*PacketLink).reservedPort
+}
+
+// A link that has not got the port on a VLAN interface, or its multicast groups there, reports
+// that, and tries again at the next change. If another daemon has the port, or the interface is
+// gone, that is no error.
+func TestLinksReportWhatTheyLackOnAVLAN(t *testing.T) {
+	for _, kind := range []string{"packet", "xdp"} {
+		t.Run(kind, func(t *testing.T) {
+			l := newVethPair(t)
+			rx := l.b.linkOf(kind)
+			port, iface := reservedPortOf(rx), netdevOf(rx)
+			l.b.stopWatching(iface)
+			lo, err := l.b.nl.LinkByName("lo")
+			must(t, err)
+			vlan := &netdevState{name: "lo", id: 7, index: lo.Attrs().Index}
+			follow := func(want error) {
+				t.Helper()
+				l.b.setVLANs(iface, vlan)
+				_, err := rx.Receive(0, make([]RxFrame, 1))
+				if !errors.Is(err, want) || want != nil && !strings.Contains(err.Error(), kind+" link on "+l.b.name+": VLAN interface lo: ") {
+					t.Errorf("reports %v, want %v", err, want)
+				}
+			}
+			must(t, Join(rx, group4))
+
+			more := openOnly(t, 0)
+			follow(unix.EMFILE)
+			more()
+			follow(nil)
+			mine := port.vlans["lo"]
+			if !mine.reserved() {
+				t.Fatal("the port on the VLAN interface is not reserved")
+			}
+
+			port.vlans["lo"] = vlanPort{vlan.index, []int{-1, -1}} // which can join no group
+			must(t, setMembership(mine.portSockets[0], vlan.index, group4, false))
+			follow(unix.EBADF)
+			port.vlans["lo"] = mine
+			follow(nil)
+			if setMembership(mine.portSockets[0], vlan.index, group4, false) != nil {
+				t.Error("is not a member of the group on the VLAN interface")
+			}
+
+			port.vlans["lo"] = vlanPort{vlan.index, []int{-1, -1}}
+			if err := Join(rx, group6); !errors.Is(err, unix.EBADF) || !strings.Contains(err.Error(), "VLAN interface lo: ") {
+				t.Errorf("Join returned %v", err)
+			}
+			if setMembership(port.sockets[1], port.index, group6, false) == nil {
+				t.Error("is a member of a group that Join returned an error for")
+			}
+			Join(rx, group4) // again, for another queue pair
+			if setMembership(port.sockets[0], port.index, group4, false) != nil {
+				t.Error("is no member any more of a group that was joined before")
+			}
+			mine.close()
+
+			var other []int
+			l.b.do(func() { other, err = reservePort("lo") })
+			must(t, err)
+			delete(port.vlans, "lo")
+			follow(nil)
+			vlanPort{portSockets: other}.close()
+			vlan = &netdevState{name: "gone", id: 7, index: vlan.index + 1000}
+			follow(nil)
+		})
+	}
+}
+
+// A link is not opened without the port on a VLAN interface.
+func TestLinkIsOpenedWithItsVLANs(t *testing.T) {
+	l := newVethPair(t)
+	iface := l.b.iface()
+	l.b.stopWatching(iface)
+	l.b.setVLANs(iface, &netdevState{name: "lo", id: 7, index: 1})
+	l.b.do(func() {
+		more := openOnly(t, 2) // for the port on the interface
+		if _, err := NewPacketLink(iface); !errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "VLAN interface lo: ") {
+			t.Error(err)
+		}
+		more()
+		rx, err := NewPacketLink(iface) // the port is free
+		must(t, err)
+		must(t, rx.Close())
+	})
 }

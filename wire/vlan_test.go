@@ -182,27 +182,46 @@ func TestDgramResolvesInAVLAN(t *testing.T) {
 	}
 }
 
+// netdevOf returns the interface of a link.
+func netdevOf(l Link) *Netdev {
+	switch l := l.(type) {
+	case *PacketLink:
+		return l.iface
+	case *XDPLink:
+		return l.iface
+	}
+	return nil
+}
+
 // serveVLAN makes the links of a NIC on the host's interface serve an address in a VLAN. Not every
 // kernel has VLAN interfaces: lo takes the place of one, and the links get no further changes.
 func (s *netnsHost) serveVLAN(links []Link, id uint16, addr netip.Prefix) {
 	s.t.Helper()
-	var iface *Netdev
-	switch l := links[0].(type) {
-	case *PacketLink:
-		iface = l.iface
-	case *XDPLink:
-		iface = l.iface
-	}
-	must(s.t, iface.Close()) // it would find that there is no VLAN
-	state := *iface.state.Load()
-	vlan := state
-	vlan.id, vlan.addrs, vlan.name = id, []netip.Prefix{addr}, "lo"
-	state.vlans = []*netdevState{&vlan}
-	iface.state.Store(&state)
+	iface := netdevOf(links[0])
+	s.stopWatching(iface) // it would find that there is no VLAN
+	vlan := *iface.state.Load()
+	vlan.id, vlan.addrs, vlan.name, vlan.vlans = id, []netip.Prefix{addr}, "lo", nil
+	s.setVLANs(iface, &vlan)
+}
+
+// stopWatching makes the changes of an interface those that the test makes.
+func (s *netnsHost) stopWatching(iface *Netdev) {
+	s.t.Helper()
+	must(s.t, iface.Close())
 	s.do(func() {
 		var err error
 		iface.namespace, err = os.Open("/proc/thread-self/ns/net") // Close has closed it
 		must(s.t, err)
+	})
+}
+
+// setVLANs changes the VLANs of an interface that is not watched.
+func (s *netnsHost) setVLANs(iface *Netdev, vlans ...*netdevState) {
+	s.t.Helper()
+	state := *iface.state.Load()
+	state.vlans = vlans
+	iface.state.Store(&state)
+	s.do(func() {
 		for _, changed := range iface.onChange {
 			changed()
 		}
