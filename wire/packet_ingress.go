@@ -37,10 +37,13 @@ type ingress struct {
 // maxIngressAddresses is how many addresses of a family the program knows.
 const maxIngressAddresses = 64
 
-// follow attaches or updates the program: it drops what is for these addresses of the interface.
-func (g *ingress) follow(index int, prefixes []netip.Prefix) {
-	addrs := make([]netip.Addr, len(prefixes))
-	for i, p := range prefixes {
+// follow attaches or updates the program: it drops what is for the addresses of the interface. No
+// error is harmful, since the link works without the program, too. After one the next change of
+// the interface is another try.
+func (g *ingress) follow(iface *Netdev) {
+	s := iface.state.Load()
+	index, addrs := s.index, make([]netip.Addr, len(s.addrs))
+	for i, p := range s.addrs {
 		addrs[i] = p.Addr()
 	}
 	if g.link != nil && g.index == index && slices.Equal(addrs, g.addrs) {
@@ -49,7 +52,7 @@ func (g *ingress) follow(index int, prefixes []netip.Prefix) {
 	if g.index != index {
 		g.close()
 	}
-	if g.attach(index, addrs) != nil {
+	if iface.inNamespace(func() error { return g.attach(index, addrs) }) != nil {
 		g.close() // rather than drop what is for addresses that the interface has lost
 	}
 }

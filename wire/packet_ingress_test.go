@@ -147,6 +147,35 @@ func TestKernelSeesOnlyWhatItMayForward(t *testing.T) {
 	}
 }
 
+// A program that cannot be updated ends: it would drop what is for an address that the interface
+// has lost. The next change of the interface is another try.
+func TestIngressProgramThatIsOutOfDateEnds(t *testing.T) {
+	l := newVethPair(t)
+	rx := l.b.packetLink()
+	l.b.needIngress(rx)
+	rx.mu.Lock()
+	namespace := rx.iface.namespace
+	rx.iface.namespace = nil // so that it cannot be entered
+	rx.mu.Unlock()
+	must(t, l.b.nl.AddrDel(l.b.link(), l.b.addr(netip.PrefixFrom(l.b.v4, 24))))
+	eventually(t, "no program", func() bool {
+		rx.mu.Lock()
+		defer rx.mu.Unlock()
+		return rx.kernel.link == nil && rx.kernel.counter.Load() == nil
+	})
+	rx.mu.Lock()
+	rx.iface.namespace = namespace
+	rx.mu.Unlock()
+	added := netip.MustParsePrefix("198.51.100.77/24")
+	l.b.addAddr(added)
+	eventually(t, "a program with the new address, and without the old one", func() bool {
+		rx.mu.Lock()
+		defer rx.mu.Unlock()
+		addrs := rx.kernel.addrs
+		return rx.kernel.link != nil && slices.Contains(addrs, added.Addr()) && !slices.Contains(addrs, l.b.v4)
+	})
+}
+
 // What the socket gets is counted, so the next poll finds it. Packets of others are not.
 func TestArrivalsAreCounted(t *testing.T) {
 	l := newVethPair(t)

@@ -121,7 +121,7 @@ func (l *PacketLink) open(iface *Netdev, first *PacketLink) (err error) {
 		return err
 	}
 	if l.first == nil {
-		l.kernel.follow(l.index, l.iface.Addresses())
+		l.kernel.follow(l.iface)
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func (l *PacketLink) rebind() {
 	var err error
 	if l.first == nil {
 		err = l.follow()
-		l.iface.inNamespace(func() error { l.kernel.follow(l.index, l.iface.Addresses()); return nil })
+		l.kernel.follow(l.iface)
 	}
 	err = errors.Join(err, attachFilter(l.fd, l.iface.state.Load().ids(), l.number, l.slices), l.bind())
 	if err != nil {
