@@ -51,7 +51,8 @@ type Link interface {
 	AppendFDs(fds []unix.PollFd) []unix.PollFd
 
 	// OnReady sets a function that does not block. The link calls it, on any goroutine, when frames
-	// arrive at an empty link and no descriptor shows it, and when the descriptors have changed.
+	// arrive at an empty link and no descriptor shows it, when the descriptors have changed, and
+	// when Receive is to return an error.
 	OnReady(func())
 
 	// NextDeadline returns the time by which Send or Receive must be called because something is

@@ -43,6 +43,7 @@ import (
 // VLAN; the kernel removes the tags of received frames and reports them.
 type PacketLink struct {
 	reservedPort
+	readiness
 	fd       int
 	srcMAC   [6]byte // during Send
 	tx       *txBatch
@@ -155,6 +156,7 @@ func (l *PacketLink) rebind() {
 	if err != nil {
 		err = fmt.Errorf("packet link on %s: %w", l.iface.Name(), err)
 		l.failure.Store(&err)
+		l.ready() // so that an engine that sleeps reports it
 	}
 }
 
@@ -163,9 +165,6 @@ func (l *PacketLink) AppendFDs(fds []unix.PollFd) []unix.PollFd {
 	l.rx.hint.wait()
 	return appendFD(fds, l.fd)
 }
-
-// OnReady implements Link; the descriptor shows every frame, and stays.
-func (l *PacketLink) OnReady(func()) {}
 
 // CopyPayload implements Link: Send has copied the payload.
 func (l *PacketLink) CopyPayload() {}

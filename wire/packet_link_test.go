@@ -322,28 +322,81 @@ func TestLinksFollowRecreatedInterface(t *testing.T) {
 	}
 }
 
-// A link that cannot move its groups to a new interface reports that, and tries again at the next
-// change.
-func TestPacketLinkReportsThatItLostTheInterface(t *testing.T) {
-	l := newVethPair(t)
-	rx := l.b.packetLink()
-	must(t, rx.Join(group4))
-	sockets := rx.sockets
-	setSockets := func(fds []int) {
-		rx.mu.Lock()
-		defer rx.mu.Unlock()
-		rx.sockets = fds
+// A link that cannot move its groups to a new interface reports that, to an engine that sleeps too,
+// and tries again at the next change. What does not depend on the groups follows.
+func TestLinksReportThatTheyLostTheInterface(t *testing.T) {
+	for _, kind := range []string{"packet", "udp", "xdp"} {
+		t.Run(kind, func(t *testing.T) {
+			l := newVethPair(t)
+			rx := l.b.linkOf(kind)
+			must(t, Join(rx, group4))
+			ingress := false // not every kernel has tcx
+			if p, ok := rx.(*PacketLink); ok {
+				ingress = p.kernel.link != nil
+			}
+			reports := make(chan bool, 10)
+			rx.OnReady(func() { reports <- true })
+			var repair func()
+			if u, ok := rx.(*UDPLink); ok {
+				fd := u.sockets[0].fd
+				set := func(fd int) {
+					u.mu.Lock()
+					defer u.mu.Unlock()
+					u.sockets[0].fd = fd
+				}
+				set(-1)
+				repair = func() { set(fd) }
+			} else {
+				port := reservedPortOf(rx)
+				sockets := port.sockets
+				set := func(fds []int) {
+					port.mu.Lock()
+					defer port.mu.Unlock()
+					port.sockets = fds
+				}
+				set([]int{-1, -1})
+				repair = func() { set(sockets) }
+			}
+			must(t, l.a.nl.LinkDel(l.a.link()))
+			l.connect(t)
+			reported := func() bool {
+				for {
+					select {
+					case <-reports:
+					case <-time.After(waitTimeout):
+						return false
+					}
+					if _, err := rx.Receive(0, nil); err != nil {
+						if !errors.Is(err, unix.EBADF) || !strings.Contains(err.Error(), kind+" link on "+l.b.name) {
+							t.Errorf("Receive returned %v", err)
+						}
+						return true
+					}
+				}
+			}
+			if !reported() {
+				t.Error("has not reported that its groups did not move")
+			}
+			if kind != "udp" {
+				tap := l.a.tap()
+				eventually(t, "frames on the new interface", func() bool {
+					tap.send(l.rawFrame(false))
+					n, _ := rx.Receive(0, make([]RxFrame, 1))
+					return n == 1
+				})
+			}
+			if p, ok := rx.(*PacketLink); ok && ingress {
+				p.mu.Lock()
+				if p.kernel.link == nil || p.kernel.index != p.bound {
+					t.Error("no program is at the ingress of the new interface")
+				}
+				p.mu.Unlock()
+			}
+			repair()
+			l.b.addAddr(netip.MustParsePrefix("198.51.100.77/24")) // a change
+			eventually(t, "the new interface to be a member of the group", func() bool { return l.b.member(group4) })
+		})
 	}
-	setSockets([]int{-1, -1})
-	must(t, l.a.nl.LinkDel(l.a.link()))
-	l.connect(t)
-	eventually(t, "a report", func() bool {
-		_, err := rx.Receive(0, make([]RxFrame, 1))
-		return err != nil && strings.Contains(err.Error(), "packet link on "+l.b.name) && errors.Is(err, unix.EBADF)
-	})
-	setSockets(sockets)
-	l.b.addAddr(netip.MustParsePrefix("198.51.100.77/24")) // a change
-	eventually(t, "the new interface to be a member of the group", func() bool { return l.b.member(group4) })
 }
 
 // Without privilege a socket cannot be bound to another interface, so the link replaces its

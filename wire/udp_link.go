@@ -150,7 +150,7 @@ func (l *UDPLink) rebind() {
 	if err != nil { // the next change is another try
 		err = fmt.Errorf("udp link on %s: %w", l.iface.Name(), err)
 		l.failure.Store(&err)
-		l.ready()
+		l.ready() // so that an engine that sleeps reports it
 		return
 	}
 	l.index = i
