@@ -154,7 +154,7 @@ func TestLinksReportWhatTheyLackOnAVLAN(t *testing.T) {
 			vlan := &netdevState{name: "lo", id: 7, index: lo.Attrs().Index}
 			follow := func(want error) {
 				t.Helper()
-				l.b.setVLANs(iface, vlan)
+				l.b.change(iface, func(s *netdevState) { s.vlans = []*netdevState{vlan} })
 				_, err := rx.Receive(0, make([]RxFrame, 1))
 				if !errors.Is(err, want) || want != nil && !strings.Contains(err.Error(), kind+" link on "+l.b.name+": VLAN interface lo: ") {
 					t.Errorf("reports %v, want %v", err, want)
@@ -210,7 +210,8 @@ func TestLinkIsOpenedWithItsVLANs(t *testing.T) {
 	l := newVethPair(t)
 	iface := l.b.iface()
 	l.b.stopWatching(iface)
-	l.b.setVLANs(iface, &netdevState{name: "lo", id: 7, index: 1})
+	vlan := &netdevState{name: "lo", id: 7, index: 1}
+	l.b.change(iface, func(s *netdevState) { s.vlans = []*netdevState{vlan} })
 	l.b.do(func() {
 		more := openOnly(t, 2) // for the port on the interface
 		if _, err := NewPacketLink(iface); !errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "VLAN interface lo: ") {

@@ -201,7 +201,7 @@ func (s *netnsHost) serveVLAN(links []Link, id uint16, addr netip.Prefix) {
 	s.stopWatching(iface) // it would find that there is no VLAN
 	vlan := *iface.state.Load()
 	vlan.id, vlan.addrs, vlan.name, vlan.vlans = id, []netip.Prefix{addr}, "lo", nil
-	s.setVLANs(iface, &vlan)
+	s.change(iface, func(s *netdevState) { s.vlans = []*netdevState{&vlan} })
 }
 
 // stopWatching makes the changes of an interface those that the test makes.
@@ -215,11 +215,11 @@ func (s *netnsHost) stopWatching(iface *Netdev) {
 	})
 }
 
-// setVLANs changes the VLANs of an interface that is not watched.
-func (s *netnsHost) setVLANs(iface *Netdev, vlans ...*netdevState) {
+// change changes the state of an interface that is not watched.
+func (s *netnsHost) change(iface *Netdev, change func(*netdevState)) {
 	s.t.Helper()
 	state := *iface.state.Load()
-	state.vlans = vlans
+	change(&state)
 	iface.state.Store(&state)
 	s.do(func() {
 		for _, changed := range iface.onChange {

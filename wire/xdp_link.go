@@ -171,14 +171,11 @@ func (l *XDPLink) rebind() {
 	switch {
 	case s == nil || s.index == 0:
 	case l.last == nil || l.last.index != s.index:
-		err = l.iface.inNamespace(func() error { return l.openPort(s) })
+		err = unlessDown(l.iface.inNamespace(func() error { return l.openPort(s) }))
 	default:
-		if err = l.last.update(s); err == nil {
+		if err = unlessDown(l.last.update(s)); err == nil {
 			err = l.grow(s)
 		}
-	}
-	if errors.Is(err, unix.ENETDOWN) {
-		err = nil
 	}
 	if err = errors.Join(followErr, err); err != nil {
 		err = fmt.Errorf("xdp link on %s: %w", l.iface.Name(), err)
@@ -193,15 +190,24 @@ func (l *XDPLink) grow(s *netdevState) error {
 	if s.queues <= n {
 		return nil
 	}
-	err := l.iface.inNamespace(func() error { return l.last.openQueues(s) })
+	err := unlessDown(l.iface.inNamespace(func() error { return l.last.openQueues(s) }))
 	if len(l.last.of(0)) == n {
 		return err
 	}
 	for _, k := range l.slices {
 		k.ready() // so that an engine that sleeps waits for them, too
 	}
-	// A veth interface runs the program in the new queues from then on.
-	return errors.Join(err, l.last.replaceProgram(l.last.filter))
+	l.last.grown = true
+	return errors.Join(err, unlessDown(l.last.update(s)))
+}
+
+// unlessDown returns an error that is not the effect of an interface that is down. That it comes up
+// is a change, and another try.
+func unlessDown(err error) error {
+	if errors.Is(err, unix.ENETDOWN) {
+		return nil
+	}
+	return err
 }
 
 // followed follows changes of VLANs and returns the state to serve; nil if the link is closed.

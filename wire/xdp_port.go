@@ -29,6 +29,7 @@ type xdpPort struct {
 	index   int
 	mode    XDPMode
 	filter  xdpFilter
+	grown   bool      // has queues that are newer than the program
 	queues  *ebpf.Map // sockets by queue and slice
 	program *ebpf.Program
 	link    link.Link // of the program and the interface
@@ -244,10 +245,11 @@ const (
 	bindPause = 10 * time.Millisecond
 )
 
-// update replaces the program if the interface's addresses or VLANs have changed.
+// update replaces the program if the interface's addresses or VLANs have changed, or if it has new
+// queues: a veth interface runs the program in them from then on.
 func (p *xdpPort) update(s *netdevState) error {
 	f := s.filter()
-	if f.equal(&p.filter) {
+	if f.equal(&p.filter) && !p.grown {
 		return nil
 	}
 	return p.replaceProgram(f)
@@ -264,7 +266,7 @@ func (p *xdpPort) replaceProgram(f xdpFilter) error {
 		return bpfError("replace the XDP program", err)
 	}
 	p.program.Close()
-	p.program, p.filter = program, f
+	p.program, p.filter, p.grown = program, f, false
 	return nil
 }
 

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -13,7 +12,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"softroce/packet"
@@ -201,75 +199,6 @@ func TestXDPGenericMode(t *testing.T) {
 		batch := append(message(l.a.path(l.b, v6), 300_001, 4096), message(l.a.path(l.b, v6), 100, 256)...)
 		sendAll(t, tx, batch)
 		checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
-	}
-}
-
-func TestXDPLinkServesAllQueues(t *testing.T) {
-	for _, c := range []struct {
-		slices int
-		queues uint32 // when the link is opened
-	}{{1, 4}, {1, 1}, {3, 4}, {3, 1}} {
-		t.Run(fmt.Sprintf("%d slices, %d queues at first", c.slices, c.queues), func(t *testing.T) {
-			l := newVethPair(t)
-			must(t, l.a.nl.LinkDel(l.a.link()))
-			must(t, l.a.nl.LinkAdd(&netlink.Veth{
-				LinkAttrs: netlink.LinkAttrs{Name: l.a.name, MTU: vethMTU, NumTxQueues: 4, NumRxQueues: 4},
-				PeerName:  l.b.name, PeerMTU: vethMTU, PeerNamespace: netlink.NsFd(l.b.ns), PeerNumTxQueues: 4, PeerNumRxQueues: 4,
-			}))
-			for _, s := range []*netnsHost{l.a, l.b} {
-				must(t, s.nl.LinkSetUp(s.link()))
-				s.addAddr(netip.PrefixFrom(s.v4, 24))
-			}
-			setQueues := func(n uint32) {
-				t.Helper()
-				l.b.setQueues(n) // first: XDP needs as many as the peer sends through
-				l.a.setQueues(n)
-				for _, s := range []*netnsHost{l.a, l.b} {
-					eventually(t, "carrier on "+s.name, s.usable)
-				}
-			}
-			setQueues(c.queues)
-			tx, rx := l.a.packetLink(), l.b.slices("xdp", c.slices)
-			setQueues(4)
-			for k, link := range rx {
-				x := link.(*XDPLink)
-				eventually(t, "sockets for all queues", func() bool {
-					rx[0].(*XDPLink).portMu.Lock() // until they are in use
-					defer rx[0].(*XDPLink).portMu.Unlock()
-					x.Receive(0, nil)
-					return len(x.queues) == 4
-				})
-				x.queues = x.queues[:1] // as if Receive had not been called since
-				if fds := x.AppendFDs(nil); len(fds) != 4 {
-					t.Errorf("%d descriptors, want 4", len(fds))
-				}
-				var batch []TxFrame
-				for i := range 64 {
-					p := l.a.path(l.b, false)
-					p.SrcPort = uint16(0xc000 + i)
-					batch = append(batch, to(p, firstQPN+uint32(k)))
-				}
-				sendAll(t, tx, batch) // the queue at the other end follows from the packet's flow
-				got := collect(t, link, len(batch))
-				for i := range got {
-					if h := bth(t, &got[i]); h.DestQP != firstQPN+uint32(k) {
-						t.Errorf("slice %d received a packet to queue pair %d", k, h.DestQP)
-					}
-				}
-				if len(got) != len(batch) {
-					t.Errorf("slice %d received %d of %d packets", k, len(got), len(batch))
-				}
-				used := 0
-				for _, s := range x.queues {
-					if s.rx.mine > 0 {
-						used++
-					}
-				}
-				if used < 2 {
-					t.Errorf("slice %d received through %d of 4 queues, want several", k, used)
-				}
-			}
-		})
 	}
 }
 
