@@ -132,23 +132,30 @@ func TestXDPLinkNamesMissingPrivilege(t *testing.T) {
 func TestXDPLinkNamesMissingFeature(t *testing.T) {
 	newVethPair(t).a.xdpLink()          // package ebpf finds out once what the kernel has
 	const mapCreate, linkCreate = 0, 28 // commands of bpf
+	const native = "driver does not offer native XDP"
+	all := []XDPMode{XDPNative, XDPGeneric}
 	for _, c := range []struct {
 		call, arg uint32
 		refuse    unix.Errno
+		modes     []XDPMode
 		want      string
 	}{
-		{unix.SYS_BPF, mapCreate, unix.ENOSYS, "CONFIG_BPF_SYSCALL"},
-		{unix.SYS_BPF, mapCreate, unix.EPERM, "SystemCallFilter="},
-		{unix.SYS_BPF, mapCreate, unix.EINVAL, "CONFIG_XDP_SOCKETS"},
-		{unix.SYS_BPF, linkCreate, unix.EINVAL, "links require Linux 5.9"},
-		{unix.SYS_SOCKET, unix.AF_XDP, unix.EAFNOSUPPORT, "RestrictAddressFamilies="},
+		{unix.SYS_BPF, mapCreate, unix.ENOSYS, all, "CONFIG_BPF_SYSCALL"},
+		{unix.SYS_BPF, mapCreate, unix.EPERM, all, "SystemCallFilter="},
+		{unix.SYS_BPF, mapCreate, unix.EINVAL, all, "CONFIG_XDP_SOCKETS"},
+		{unix.SYS_BPF, linkCreate, unix.EINVAL, all, "links require Linux 5.9"},
+		{unix.SYS_BPF, linkCreate, unix.EOPNOTSUPP, all[:1], native},
+		{unix.SYS_BPF, linkCreate, unix.EOPNOTSUPP, []XDPMode{XDPZeroCopy}, native},
+		{unix.SYS_BPF, linkCreate, unix.EOPNOTSUPP, all, "attach the XDP program"}, // generic mode failed, too
+		{unix.SYS_SOCKET, unix.AF_XDP, unix.EAFNOSUPPORT, all, "RestrictAddressFamilies="},
 	} {
 		l := newVethPair(t)
 		n := l.a.iface()
 		l.a.do(func() {
 			refuse(t, c.call, c.arg, c.refuse)
-			if _, err := NewXDPLink(n); !errors.Is(err, c.refuse) || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%v, want %q", err, c.want)
+			_, err := newXDPLink(n, c.modes...)
+			if !errors.Is(err, c.refuse) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("modes %v: %v, want %q", c.modes, err, c.want)
 			}
 		})
 		if l.a.xdpAttached() {
