@@ -57,6 +57,7 @@ struct sr_context {
 	uint32_t event_slots;
 	uint32_t dropped_events; /* of the async event socket: see sr_drop_events */
 	int doorbell_fd;
+	atomic_bool waited;	   /* a poll found nothing since a post last yielded */
 	atomic_bool engine_woken;  /* by this process, which has not yielded since */
 	atomic_bool posted;	   /* sends, since a thread last yielded for lack of completions */
 	atomic_int fatal_reported; /* IBV_EVENT_DEVICE_FATAL was delivered to the program */

@@ -60,11 +60,16 @@ static uint32_t publish_processor(struct sr_context *ctx, uint32_t waited)
 	return processor;
 }
 
-/* The engine may have lent this processor to the program until it posts. */
+/*
+ * The engine may have lent this processor to the program until it posts. A program that has not
+ * waited since its last post most likely has more to post. To yield after each of these posts would
+ * take two switches of threads for every message.
+ */
 void sr_return_processor(struct sr_context *ctx)
 {
 	publish_processor(ctx, 0);
-	if (atomic_load_explicit(word(ctx, SOFTROCE_DOORBELL_LENT), memory_order_relaxed))
+	if (atomic_load_explicit(word(ctx, SOFTROCE_DOORBELL_LENT), memory_order_relaxed) &&
+	    sr_take_flag(&ctx->waited))
 		sched_yield();
 	else if (!atomic_load_explicit(&ctx->posted, memory_order_relaxed))
 		atomic_store_explicit(&ctx->posted, true, memory_order_relaxed);
@@ -127,6 +132,8 @@ static void yield_processor(struct sr_cq *q, struct sr_context *ctx)
 void sr_share_processor(struct sr_cq *q)
 {
 	struct sr_context *ctx = sr_ctx(q->ibv.context);
+	if (!atomic_load_explicit(&ctx->waited, memory_order_relaxed))
+		atomic_store_explicit(&ctx->waited, true, memory_order_relaxed);
 	if (!q->polls_to_yield || sr_take_flag(&ctx->engine_woken) ||
 	    (q->shared && sr_take_flag(&ctx->posted)))
 		yield_processor(q, ctx);

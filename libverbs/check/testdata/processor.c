@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * How programs share processors with the engine. A post tells the engine on which one the program
- * runs, and yields it if the engine has lent it to the program. Polling yields it now and then, and
- * moves to another one if the engine asks for that.
+ * runs, and yields it if the engine has lent it to the program, which has waited. Polling yields it
+ * now and then, and moves to another one if the engine asks for that.
  */
 #include "setup.h"
 
@@ -255,7 +255,10 @@ int main(void)
 		CHECK(post(&s, qp, extended) == 0);
 		CHECK(doorbells[PROCESSOR / 4] == (uint32_t)processor + 1);
 		doorbells[LENT / 4] = 1;
+		struct ibv_wc wc;
+		RETURNS(0, ibv_poll_cq(s.cq, 1, &wc));
 		CHECK(post(&s, qp, extended) == 1);
+		CHECK(post(&s, qp, extended) == 0); /* it has not waited since */
 	}
 	poll_and_yield(&s, qp, doorbells);
 	publish(&s, doorbells);
