@@ -150,6 +150,10 @@ func (d *Device) multicast(f *wire.RxFrame) {
 			d.counters.Drop(reason)
 			continue
 		}
+		if q.held() { // kept would be a copy for each member
+			d.counters.Drop(transport.DropMemoryWait)
+			continue
+		}
 		d.counters.RxMulticast++
 		d.deliver(q)
 	}

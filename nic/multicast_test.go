@@ -131,3 +131,30 @@ func TestDroppedMulticastFrameCountsOneReason(t *testing.T) {
 		}
 	}
 }
+
+// A datagram for a member whose memory blocks is dropped, and counts only as that.
+func TestMulticastToHeldQueuePairCountsOnce(t *testing.T) {
+	w := newTestFabric(t)
+	const group = "239.1.2.3"
+	gid := nic.GIDOf(netip.MustParseAddr(group))
+	from, member, other := w.client(w.nic(1)), w.client(w.nic(2)).ud(), w.client(w.nic(3)).qp(smallCaps)
+	from.ah(1, group)
+	sender := from.ud()
+	member.useCopiedMemory()
+	check(t, member.Context.AttachMcast(member.QP.QP, gid))
+	slow := member.client.qp(smallCaps)
+	slow.connect(1024, other)
+	other.connect(1024, slow)
+	b := w.block(slow)
+	slow.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: other.mr.RKey(), SGEs: slow.sge(0, 8)})
+	w.run(1e6)
+	b.one()
+	sender.sendTo(1, 1, 0xffffff, 100)
+	w.run(1e6)
+	c := member.Device.Counters()
+	if c.RxMulticast != 0 || c.Drops[transport.DropMemoryWait] != 1 {
+		t.Errorf("%d datagrams delivered and %d dropped, want one dropped", c.RxMulticast, c.Drops[transport.DropMemoryWait])
+	}
+	b.one().Return()
+	w.run(1e6)
+}

@@ -162,12 +162,8 @@ func (d *Device) receiveFrame(f *wire.RxFrame, g *packet.GRH) {
 	d.deliver(q)
 }
 
-// deliver gives d.buffers.pkt to a queue pair.
+// deliver gives d.buffers.pkt to a queue pair that is not held.
 func (d *Device) deliver(q *QP) {
-	if q.held() {
-		d.counters.Drop(transport.DropMemoryWait)
-		return
-	}
 	if d.buffers.pkt.CE || q.congestion.notification.Pending() {
 		d.mark(q)
 	}
