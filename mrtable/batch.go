@@ -2,6 +2,7 @@ package mrtable
 
 import (
 	"encoding/binary"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -37,7 +38,9 @@ type Batch struct {
 	remote  []unix.RemoteIovec
 	barrier uint64
 
-	detached bool // see IO.Detach
+	detached bool                  // see IO.Detach
+	borrowed []int                 // ops that take data from mapped memory, after Detach
+	revoked  atomic.Pointer[[]any] // tags of what is not written any more: see Revoke
 	pinned   []*Region
 	copied   []byte // what is to be written, after Copy; used again after Settle
 }
@@ -127,6 +130,7 @@ func (b *Batch) reset() {
 	clear(b.results)
 	clear(b.pinned)
 	b.ops, b.atomics, b.reads, b.pinned = b.ops[:0], b.atomics[:0], b.reads[:0], b.pinned[:0]
+	b.borrowed = b.borrowed[:0]
 	b.readsFailed, b.failed, b.results = b.readsFailed[:0], b.failed[:0], b.results[:0]
 }
 
@@ -137,8 +141,8 @@ func (b *Batch) Run() {
 	off := 0 // bytes of ops[i] that were copied
 	for i := 0; i < len(b.ops); {
 		o := &b.ops[i]
-		if len(b.failed) > 0 && b.hasFailed(o.tag) {
-			i++
+		if b.isDropped(o.tag) {
+			i, off = i+1, 0
 			continue
 		}
 		n, err := b.next(i, off)
@@ -153,6 +157,17 @@ func (b *Batch) Run() {
 		}
 		i, off = i+1, 0
 	}
+}
+
+// isDropped reports whether the operations with this tag are not carried out any more.
+func (b *Batch) isDropped(tag any) bool {
+	return len(b.failed) > 0 && b.hasFailed(tag) || tag != nil && b.isRevoked(tag)
+}
+
+// isRevoked reports whether Revoke has named a tag.
+func (b *Batch) isRevoked(tag any) bool {
+	l := b.revoked.Load()
+	return l != nil && slices.Contains(*l, tag)
 }
 
 // hasFailed reports whether an operation with this tag has failed. Reads have none.
@@ -187,7 +202,7 @@ func (b *Batch) transfer(i, off int) (int, error) {
 	kind, p := b.ops[i].kind, b.ops[i].region.process.process
 	k := i + 1
 	for k < len(b.ops) && k-i < maxPieces && b.ops[k].kind == kind && b.ops[k].region.process.process == p &&
-		!b.ops[k].region.registered().gone.Load() && (len(b.failed) == 0 || !b.hasFailed(b.ops[k].tag)) {
+		!b.ops[k].region.registered().gone.Load() && !b.isDropped(b.ops[k].tag) {
 		k++
 	}
 	b.buildVectors(b.ops[i:k], off)

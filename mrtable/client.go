@@ -136,6 +136,11 @@ func (io *IO) Settle(b *Batch) {
 	for i := range b.failed {
 		io.fail(b.failed[i].tag, b.failed[i].err)
 	}
+	if l := b.revoked.Swap(nil); l != nil {
+		for _, tag := range *l {
+			io.fail(tag, ErrGone)
+		}
+	}
 	io.results = append(io.results, b.results...)
 	if b.detached {
 		io.settleDetached(b)

@@ -45,6 +45,52 @@ func (io *IO) replaceArena() {
 	io.arena = newArena(len(old.buf))
 }
 
+// Revoke ends the use of data that a detached batch takes from mapped memory and that its owner may
+// change from now on: of the writes with a tag for which f returns true, those that have not begun
+// are dropped, and all have failed when the batch is settled. What the kernel has begun to copy may
+// still be written. f may be called several times with a tag.
+func (b *Batch) Revoke(f func(tag any) bool) {
+	var last any // most operations have the tag of the one before
+	b.revokeOps(func(o *op) bool {
+		if o.tag == last {
+			return false
+		}
+		last = o.tag
+		return f(o.tag)
+	})
+}
+
+// RevokeMemory is Revoke for the tags with data in a region that is mapped.
+func (b *Batch) RevokeMemory(r *Region) {
+	if r.process != nil || r.Length == 0 {
+		return
+	}
+	v, err := r.view(r.base, int(r.Length))
+	if err != nil {
+		return
+	}
+	first := uintptr(unsafe.Pointer(&v[0]))
+	b.revokeOps(func(o *op) bool {
+		return len(o.p) > 0 && uintptr(unsafe.Pointer(&o.p[0]))-first < uintptr(len(v))
+	})
+}
+
+func (b *Batch) revokeOps(f func(*op) bool) {
+	var tags []any
+	if l := b.revoked.Load(); l != nil {
+		tags = slices.Clone(*l) // Run may read the old list
+	}
+	before := len(tags)
+	for _, i := range b.borrowed {
+		if o := &b.ops[i]; o.tag != nil && !slices.Contains(tags, o.tag) && f(o) {
+			tags = append(tags, o.tag)
+		}
+	}
+	if len(tags) > before {
+		b.revoked.Store(&tags)
+	}
+}
+
 // settleDetached ends what Detach began. What b has read moves to memory of its own.
 func (io *IO) settleDetached(b *Batch) {
 	io.detached--
@@ -114,24 +160,45 @@ func (r *Region) unpin() {
 	}
 }
 
+// A source is the address of the first byte that an operation writes.
+type source struct {
+	first uintptr
+	op    int // index in Batch.ops
+}
+
+// inPlace returns the memory of r that writes may take data from, nil if there is none.
+func (r *Region) inPlace() []byte {
+	switch m := r.Memory.(type) {
+	case *mapped:
+		return m.mapping
+	case *heap:
+		return m.data
+	}
+	return nil
+}
+
 // pinSources keeps the mapped regions that contain data to be written. It compares addresses: the
 // data of a packet does not say where it comes from.
 func (io *IO) pinSources(b *Batch) {
-	var at []uintptr // first bytes, in order
+	var at []source // in the order of their addresses
 	for i := range b.ops {
 		if o := &b.ops[i]; o.read == nil && len(o.p) > 0 {
-			at = append(at, uintptr(unsafe.Pointer(&o.p[0])))
+			at = append(at, source{uintptr(unsafe.Pointer(&o.p[0])), i})
 		}
 	}
-	slices.Sort(at)
+	slices.SortFunc(at, func(x, y source) int { return cmp.Compare(x.first, y.first) })
 	pin := func(r *Region) {
-		m, ok := r.Memory.(*mapped)
-		if !ok || len(m.mapping) == 0 || r.window != nil {
+		v := r.inPlace()
+		if len(v) == 0 || r.window != nil {
 			return
 		}
-		first := uintptr(unsafe.Pointer(&m.mapping[0]))
-		i, _ := slices.BinarySearchFunc(at, first, cmp.Compare)
-		if i < len(at) && at[i]-first < uintptr(len(m.mapping)) {
+		first := uintptr(unsafe.Pointer(&v[0]))
+		i, _ := slices.BinarySearchFunc(at, first, func(s source, to uintptr) int { return cmp.Compare(s.first, to) })
+		before := i
+		for ; i < len(at) && at[i].first-first < uintptr(len(v)); i++ {
+			b.borrowed = append(b.borrowed, at[i].op)
+		}
+		if i > before {
 			b.pin(r)
 		}
 	}

@@ -295,3 +295,77 @@ func TestArenaOfBatchInProgressIsNotUsedAgain(t *testing.T) {
 	}
 	d.finish()
 }
+
+// What a detached batch takes from memory whose owner may change it from now on is not written, and
+// its writer fails. The data of others, and what Copy has copied, are written.
+func TestRevokedDataAreNotWritten(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		leave  string
+		revoke func(b *Batch, from *Region)
+		ends   bool // the writes of the revoked tag
+		moved  bool // their data are not in the region
+	}{
+		{"writer", "detached", func(b *Batch, _ *Region) { b.Revoke(func(tag any) bool { return tag == "revoked" }) }, true, false},
+		{"memory", "detached", func(b *Batch, from *Region) { b.RevokeMemory(from) }, true, false},
+		{"copied data", "copied", func(b *Batch, _ *Region) { b.Revoke(func(tag any) bool { return tag == "revoked" }) }, false, false},
+		{"data of the NIC", "detached", func(b *Batch, _ *Region) { b.Revoke(func(tag any) bool { return tag == "revoked" }) }, false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := newFixture(t)
+			d := g.detach(g.leaves()[c.leave])
+			b := make([]byte, page)
+			to := g.region(backings(t)["process"](b), 0)
+			mine, others := []byte{1, 2}, []byte{3}
+			from := g.region(HeapMemory(mine), 0)
+			if c.moved {
+				mine = bytes.Clone(mine)
+			}
+			g.io.Write("revoked", to, 0, mine[:1], true)
+			g.io.Write("stays", to, 1, others, true)
+			g.io.Write("revoked", to, 2, mine[1:], true)
+			g.io.Flush()
+			c.revoke(d.batches[0], from)
+			if !c.moved {
+				mine[0], mine[1] = 0xee, 0xee
+			}
+			d.finish()
+			if c.ends {
+				g.wantFailures(map[any]error{"revoked": ErrGone})
+				if !bytes.Equal(b[:3], []byte{0, 3, 0}) {
+					t.Errorf("memory %v", b[:3])
+				}
+				return
+			}
+			g.wantFailures(map[any]error{})
+			if !bytes.Equal(b[:3], []byte{1, 3, 2}) {
+				t.Errorf("memory %v", b[:3])
+			}
+		})
+	}
+}
+
+// Data that have been written when they are revoked may have changed before: their writer fails.
+func TestWriterOfDataRevokedTooLateFails(t *testing.T) {
+	g := newFixture(t)
+	d := g.detach(g.io.Detach)
+	b := make([]byte, page)
+	to := g.region(backings(t)["process"](b), 0)
+	mine := []byte{1}
+	g.region(HeapMemory(mine), 0)
+	g.io.Write("revoked", to, 0, mine, true)
+	g.io.Write("stays", to, 1, []byte{2}, true)
+	g.io.Flush()
+	one := d.batches[0]
+	one.Run()
+	one.Revoke(func(tag any) bool { return tag == "revoked" })
+	g.io.Settle(one)
+	g.wantFailures(map[any]error{"revoked": ErrGone})
+	g.io.Runner = nil
+	g.io.Write("revoked", to, 0, []byte{3}, true) // another batch
+	g.io.Flush()
+	g.wantFailures(map[any]error{})
+	if !bytes.Equal(b[:2], []byte{3, 2}) {
+		t.Errorf("memory %v", b[:2])
+	}
+}

@@ -9,6 +9,7 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/mrtable"
+	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -255,6 +256,26 @@ func (e *Engine) copied(u *slowUser, h *hold, slow bool) {
 		e.copyElsewhere(u, next)
 	}
 	e.release(h)
+}
+
+// revokeData ends the use of what q has sent by batches in progress: its buffers belong to the
+// program again. What a queue pair has received that was reset or destroyed since is not needed,
+// from any sender.
+func (e *Engine) revokeData(q *QP) {
+	for _, h := range e.holds {
+		h.batch.Revoke(func(tag any) bool {
+			by := tag.(*transport.Writer)
+			to := by.QP.UserData().(*QP)
+			return to.ctx == nil || by.Stale() || to.path != nil && q.path != nil && to.path.Dst == q.path.Src && by.QP.DestQPN() == q.qpn
+		})
+	}
+}
+
+// revokeMemory is revokeData for a region that is deregistered.
+func (e *Engine) revokeMemory(r *mrtable.Region) {
+	for _, h := range e.holds {
+		h.batch.RevokeMemory(r)
+	}
 }
 
 // abandon ends the wait of a batch for a thread: its context is closed. No region of it is left, so

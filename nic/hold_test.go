@@ -116,10 +116,12 @@ func TestMemoryThatWaitsHoldsOnlyItsClient(t *testing.T) {
 	}
 }
 
-// The ACK of a queue pair that is held is kept, and its deadline passes meanwhile.
+// The ACK of a queue pair that is held is kept, and its deadline passes meanwhile. The peer fails,
+// but what it has sent is not in memory that it could change.
 func TestTimersWaitForKeptPackets(t *testing.T) {
 	w := newTestFabric(t)
 	x, y := pair(w, 1024)
+	x.useCopiedMemory()
 	y.useCopiedMemory()
 	b := w.block(y)
 	y.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: x.mr.RKey()})

@@ -192,6 +192,7 @@ func (c *Context) DeregMR(m *MR) error {
 func (m *MR) remove() {
 	c := m.ctx
 	m.ctx = nil
+	c.device.engine.together(func(e *Engine) { e.revokeMemory(m.region) })
 	c.device.table.Deregister(m.region)
 	m.leaveDM()
 	m.pd.users--

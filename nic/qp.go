@@ -280,6 +280,7 @@ func (c *Context) DestroyQP(q *QP) error {
 
 func (q *QP) remove() {
 	c, d := q.ctx, q.device
+	d.engine.revokeData(q)
 	d.ended.add(q.ending())
 	for len(q.groups) > 0 {
 		q.detach(q.groups[0])
@@ -535,6 +536,7 @@ func (q *QP) stateChanged() {
 		if !q.recv.shared {
 			q.recv.ring.discard()
 		}
+		q.device.engine.revokeData(q)
 		q.path, q.rateLimit = nil, 0
 		q.device.congestion.forget(q)
 		q.generation, q.lastDeferred = q.generation+1, 0
@@ -542,6 +544,7 @@ func (q *QP) stateChanged() {
 		q.device.congestion.begin(q)
 	case ib.QPSErr:
 		q.device.endReferences()
+		q.device.engine.revokeData(q)
 		q.device.tx.activate(q) // to flush what is posted from now on
 	}
 }
