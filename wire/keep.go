@@ -6,18 +6,25 @@ import "slices"
 // overwrites them. A caller needs it while another thread still reads those bytes. It allocates new
 // buffers. The memory of other programs, to which a fabric's frames may refer, is not the link's.
 func KeepReceived(l Link) {
-	if k, ok := l.(keeper); ok {
-		k.keepReceived()
+	if k, ok := l.(Keeper); ok {
+		k.KeepReceived()
 	}
 }
 
-// A keeper is a link with buffers of its own, or around a link.
-type keeper interface{ keepReceived() }
+// A Keeper is a link with buffers of its own, or around a link.
+type Keeper interface {
+	// KeepReceived does what the function KeepReceived says.
+	KeepReceived()
+}
 
-func (l *PacketLink) keepReceived() { l.rx.keep() }
-func (l *DgramLink) keepReceived()  { l.rx.keep() }
+// KeepReceived implements Keeper.
+func (l *PacketLink) KeepReceived() { l.rx.keep() }
 
-func (l *UDPLink) keepReceived() {
+// KeepReceived implements Keeper.
+func (l *DgramLink) KeepReceived() { l.rx.keep() }
+
+// KeepReceived implements Keeper.
+func (l *UDPLink) KeepReceived() {
 	for _, s := range l.sockets {
 		if s != nil {
 			s.rx.keep()
@@ -25,7 +32,8 @@ func (l *UDPLink) keepReceived() {
 	}
 }
 
-func (l *XDPLink) keepReceived() {
+// KeepReceived implements Keeper.
+func (l *XDPLink) KeepReceived() {
 	l.room, l.used = make([]byte, xdpRoom), 0
 	for _, s := range l.queues {
 		if s.keep() != nil {
@@ -34,9 +42,11 @@ func (l *XDPLink) keepReceived() {
 	}
 }
 
-func (c *CaptureLink) keepReceived() { KeepReceived(c.inner) }
+// KeepReceived implements Keeper.
+func (c *CaptureLink) KeepReceived() { KeepReceived(c.inner) }
 
-func (l *LoopbackLink) keepReceived() {
+// KeepReceived implements Keeper.
+func (l *LoopbackLink) KeepReceived() {
 	l.ring.keep()
 	if l.crossing != nil {
 		l.arrivals.keep()
@@ -44,19 +54,22 @@ func (l *LoopbackLink) keepReceived() {
 	KeepReceived(l.inner)
 }
 
-func (f *FaultLink) keepReceived() {
+// KeepReceived implements Keeper.
+func (f *FaultLink) KeepReceived() {
 	f.delivered = nil
 	KeepReceived(f.inner)
 }
 
-func (s *ShapedLink) keepReceived() {
+// KeepReceived implements Keeper.
+func (s *ShapedLink) KeepReceived() {
 	for i := range s.delivered {
 		s.arriving.packets[s.arriving.first+i] = new(rxCopy)
 	}
 	KeepReceived(s.inner)
 }
 
-func (p *FabricLink) keepReceived() {
+// KeepReceived implements Keeper.
+func (p *FabricLink) KeepReceived() {
 	p.ring.keep()
 	p.arrivals.keep()
 }
