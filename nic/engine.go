@@ -57,6 +57,10 @@ type EngineConfig struct {
 	// mapped; 0 means DefaultReadArena.
 	ReadArena int
 
+	// Blocker makes copies of client memory take long on a Stepped engine, which then needs
+	// StepBlocked; nil: none does.
+	Blocker *Blocker
+
 	// Buffers are those of the devices of the engine, which Stepped engines may share if one
 	// goroutine steps them all. nil: each device has its own.
 	Buffers *FrameBuffers
@@ -114,6 +118,7 @@ type Engine struct {
 	keptFrames keptFrames
 	slow       map[uint32]*slowUser // by user ID
 	watchdog   watchdog
+	blocking   *mrtable.Batch // the thread in it is to be replaced: see StepBlocked
 	poll       poller
 	spin       spinner
 	lender     lender

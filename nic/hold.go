@@ -182,8 +182,8 @@ func (e *Engine) runBatch(b *mrtable.Batch) bool {
 		}
 	}
 	switch {
-	case e.config.Stepped:
-		b.Run()
+	case e.stepped:
+		return e.runStepped(b)
 	case e.resumable:
 		e.watchdog.run(b)
 	default:
@@ -202,8 +202,16 @@ func (e *Engine) noteSlow(uid uint32) *slowUser {
 		u = &slowUser{}
 		e.slow[uid] = u
 	}
-	u.until = e.now + slowMemory
+	u.until = e.now + e.slowFor()
 	return u
+}
+
+// slowFor returns how long, in nanoseconds, a user's memory counts as slow.
+func (e *Engine) slowFor() int64 {
+	if k := e.config.Blocker; k != nil && k.Slow != 0 {
+		return k.Slow
+	}
+	return slowMemory
 }
 
 // slowUser returns the user of a batch if its memory took long lately.
@@ -236,6 +244,10 @@ func (e *Engine) copyElsewhere(u *slowUser, h *hold) {
 		return
 	}
 	u.copiers++
+	if e.config.Blocker != nil {
+		e.reportBlocked(h.batch, h, u, false)
+		return
+	}
 	go func() {
 		start := time.Now()
 		h.batch.Run()
@@ -248,7 +260,7 @@ func (e *Engine) copyElsewhere(u *slowUser, h *hold) {
 func (e *Engine) copied(u *slowUser, h *hold, slow bool) {
 	u.copiers--
 	if slow {
-		u.until = e.now + slowMemory
+		u.until = e.now + e.slowFor()
 	}
 	for len(u.waiting) > 0 && u.copiers < maxCopiers && !e.ended {
 		next := u.waiting[0]
@@ -338,8 +350,12 @@ func (e *Engine) leave(b *mrtable.Batch) {
 		wire.KeepReceived(d.link)
 		d.buffers = NewFrameBuffers()
 	}
-	e.noteSlow(userOf(b)).copiers++
-	e.hold(b)
+	u := e.noteSlow(userOf(b))
+	u.copiers++
+	h := e.hold(b)
+	if e.config.Blocker != nil {
+		e.reportBlocked(b, h, u, true)
+	}
 }
 
 // detachedDone reports the end of a batch, on a thread that the engine has left it to.

@@ -224,6 +224,7 @@ func TestSimulatedRunsBreakNoRule(t *testing.T) {
 	for seed := range uint64(40) {
 		p := sim.ProfileOf(seed)
 		p.Stalls = 0                                            // what a stopped process receives has the time at which it goes on
+		p.Blocks = nil                                          // a requester whose memory blocks may send a PSN again before its timeout
 		p.Disruptions = 0                                       // a queue pair may be connected again with PSNs near the old ones
 		p.Duplicate, p.Reorder, p.Delay, p.Corrupt = 0, 0, 0, 0 // copies have an Identification of their own
 		rec := capture.NewRecorder()

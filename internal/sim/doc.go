@@ -15,6 +15,7 @@
 //  12. An event comes after the completions that it refers to.
 //  13. Switches drop nothing of lossless priorities.
 //  14. Ports wait for each other forever only where paths form a circle.
+//  15. Programs whose memory does not block make progress while a copy of another's takes long.
 //
 // Invariants 7 and 8 (no allocation, no panic) are shown by benchmarks and fuzz targets, and by the
 // absence of panics here.
@@ -25,7 +26,8 @@
 // during the run. network.go has the engines, which may stall, the cables, which may be slow, and
 // their faults; what is sent over them is checked in traffic_check.go. Some runs have a network of
 // switches instead (switches.go), with checks of its own (switches_check.go). Programs use their
-// buffers again as soon as they may (buffers.go).
+// buffers again as soon as they may (buffers.go). In some runs copies of their memory take long
+// (blocked.go), which others do not notice (bystander.go).
 //
 // Large is the profile of one run with 200 NICs and 10,000 queue pairs.
 package sim

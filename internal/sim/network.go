@@ -56,7 +56,7 @@ func (p Profile) withoutFaults() Profile {
 
 // withoutFailures returns p without what puts queue pairs into error.
 func (p Profile) withoutFailures() Profile {
-	p.RetryCount, p.RNRRetry, p.RecvPause, p.Disruptions, p.SmallCQ, p.Stalls = 7, 7, 0, 0, false, 0
+	p.RetryCount, p.RNRRetry, p.RecvPause, p.Disruptions, p.SmallCQ, p.Stalls, p.Blocks = 7, 7, 0, 0, false, 0, nil
 	p.Switches = p.Switches.withoutFailures()
 	return p
 }
@@ -86,7 +86,7 @@ func (sim *simulation) buildNetwork(seed uint64) error {
 			if i > 0 && !sim.profile.Engines {
 				break
 			}
-			e, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: seed + 1 + uint64(len(sim.engines)), ReadArena: 1 << 20})
+			e, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: seed + 1 + uint64(len(sim.engines)), ReadArena: 1 << 20, Blocker: sim.blocker()})
 			if err != nil {
 				return err
 			}
@@ -226,6 +226,8 @@ func (c *cable) NextDeadline() int64 {
 	return next
 }
 
+func (c *cable) KeepReceived() { wire.KeepReceived(c.Link) }
+
 func (c *cable) Join(g netip.Addr) error { return wire.Join(c.Link, g) }
 func (c *cable) Leave(g netip.Addr)      { wire.Leave(c.Link, g) }
 
@@ -233,10 +235,11 @@ func (c *cable) Leave(g netip.Addr)      { wire.Leave(c.Link, g) }
 // frames.
 type hashingLink struct {
 	wire.Link
-	sim  *simulation
-	sent bool
-	got  uint64 // received frames, except intact multicast frames
-	data int    // accepted packets of RC and XRC with data, or an atomic's result
+	sim    *simulation
+	sent   bool
+	got    uint64 // received frames, except intact multicast frames
+	groups uint64 // intact multicast frames
+	data   int    // accepted packets of RC and XRC with data, or an atomic's result
 }
 
 func (l *hashingLink) Send(now int64, batch []wire.TxFrame) (int, error) {
@@ -269,10 +272,14 @@ func (l *hashingLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	for i := range batch[:n] {
 		if !batch[i].Dst.IsMulticast() || batch[i].BadICRC {
 			l.got++
+		} else {
+			l.groups++
 		}
 	}
 	return n, err
 }
+
+func (l *hashingLink) KeepReceived() { wire.KeepReceived(l.Link) }
 
 func (l *hashingLink) Join(g netip.Addr) error { return wire.Join(l.Link, g) }
 func (l *hashingLink) Leave(g netip.Addr)      { wire.Leave(l.Link, g) }
@@ -329,7 +336,7 @@ func (sim *simulation) step() (next int64, busy bool) {
 		at := sim.stalled.until
 		if i != sim.stalled.engine || sim.now >= at {
 			var b bool
-			at, b = e.Step(sim.now)
+			at, b = e.StepBlocked(sim.now)
 			busy = busy || b
 		}
 		if at != 0 && (next == 0 || at < next) {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 
 	"softroce/internal/ib"
-	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/nic/nictest"
 	"softroce/transport"
@@ -27,6 +26,7 @@ type program struct {
 	xsrq   *nictest.SRQ
 	xpool  recvPool
 
+	user         uint32 // ID of its user
 	mem          []byte
 	mr           *nic.MR
 	key          uint32 // L_Key and R_Key of mr, also after mr was deregistered
@@ -69,12 +69,16 @@ func (sim *simulation) newProgram(d *nic.Device) (*program, error) {
 		le.PutUint64(p.mem[i:], v)
 	}
 	p.expected = append([]byte(nil), p.mem...)
-	return p, p.open(d, cqes, sim.profile.SharedRecv)
+	return p, p.open(sim, d, cqes, sim.profile.SharedRecv)
 }
 
 // open creates the program's objects on a device.
-func (p *program) open(d *nic.Device, cqes int, shared bool) (err error) {
-	if p.Client, err = nictest.Open(d, nic.ContextOptions{Events: p, Comm: "sim"}); err != nil {
+func (p *program) open(sim *simulation, d *nic.Device, cqes int, shared bool) (err error) {
+	mem, err := sim.memoryOf(p, d)
+	if err != nil {
+		return err
+	}
+	if p.Client, err = nictest.Open(d, nic.ContextOptions{Events: p, Comm: "sim", UID: p.user}); err != nil {
 		return err
 	}
 	if p.pd, err = p.Context.AllocPD(); err != nil {
@@ -89,7 +93,7 @@ func (p *program) open(d *nic.Device, cqes int, shared bool) (err error) {
 		}
 		p.pool.shared = true
 	}
-	if p.mr, err = p.Context.RegMR(p.pd, mrtable.HeapMemory(p.mem), 0, uint64(len(p.mem)), everyAccess); err != nil {
+	if p.mr, err = p.Context.RegMR(p.pd, mem, 0, uint64(len(p.mem)), everyAccess); err != nil {
 		return err
 	}
 	p.key = p.mr.LKey()

@@ -25,6 +25,7 @@ func TestSeeds(t *testing.T) {
 	}
 	var next, failed, frames, qps, overflows, sent, received, lossySent, lossyNeeded atomic.Uint64
 	var switched, hops, marked, dropped, lost, pauses, deadlocks atomic.Uint64
+	var blocked, elsewhere, bystander atomic.Uint64
 	var work sync.WaitGroup
 	for range min(n, runtime.GOMAXPROCS(0)) {
 		work.Go(func() {
@@ -50,6 +51,9 @@ func TestSeeds(t *testing.T) {
 					pauses.Add(r.Ports.PausesSent)
 				}
 				deadlocks.Add(uint64(len(r.Deadlocks)))
+				blocked.Add(uint64(r.Blocked))
+				elsewhere.Add(uint64(r.BlockedElsewhere))
+				bystander.Add(uint64(r.Bystander))
 				if r.Profile.OneWay {
 					lossySent.Add(uint64(r.Sent))
 					lossyNeeded.Add(uint64(r.Needed))
@@ -61,7 +65,7 @@ func TestSeeds(t *testing.T) {
 	if lossyNeeded.Load() > 2_000 && lossySent.Load() > 2*lossyNeeded.Load() {
 		t.Errorf("invariant 10: at 1 %% loss %d packets were sent, %d are needed", lossySent.Load(), lossyNeeded.Load())
 	}
-	if n >= 200 && min(marked.Load(), dropped.Load(), lost.Load(), pauses.Load()) == 0 || frames.Load() == 0 || received.Load() == 0 && n > 20 || lossyNeeded.Load() <= 2_000 && n >= 200 {
+	if n >= 200 && min(marked.Load(), dropped.Load(), lost.Load(), pauses.Load(), blocked.Load(), elsewhere.Load(), bystander.Load()) == 0 || frames.Load() == 0 || received.Load() == 0 && n > 20 || lossyNeeded.Load() <= 2_000 && n >= 200 {
 		t.Errorf("%d seeds show nothing", n)
 	}
 	t.Logf("at 1 %% loss %d packets were sent, %d are needed", lossySent.Load(), lossyNeeded.Load())
@@ -69,6 +73,8 @@ func TestSeeds(t *testing.T) {
 		n, frames.Load(), failed.Load(), qps.Load(), overflows.Load(), received.Load(), sent.Load())
 	t.Logf("of which %d with switches: %d hops, %d frames were marked, %d dropped, %d lost on cables, %d pauses, %d PFC deadlocks",
 		switched.Load(), hops.Load(), marked.Load(), dropped.Load(), lost.Load(), pauses.Load(), deadlocks.Load())
+	t.Logf("%d batches of copies blocked an engine, %d were for other threads, %d messages of other programs were exchanged meanwhile",
+		blocked.Load(), elsewhere.Load(), bystander.Load())
 }
 
 // run calls Run, for some seeds twice to compare the hashes.
@@ -91,19 +97,19 @@ func run(seed uint64) (r *Result, err error) {
 }
 
 func TestSeedsDrawEveryKindOfNetwork(t *testing.T) {
-	var stalls, engines, slices, cables, longReads, many, lossy int
+	var stalls, engines, slices, cables, longReads, many, lossy, blocks int
 	for seed := range uint64(1000) {
 		p := ProfileOf(seed)
 		for n, is := range map[*int]bool{&stalls: p.Stalls > 0, &engines: p.Engines, &slices: p.Slices > 1, &cables: p.Rate > 0, &longReads: p.LongReads > 0 && p.Loss > 0,
-			&many: p.Pairs >= 32, &lossy: p.OneWay} {
+			&many: p.Pairs >= 32, &lossy: p.OneWay, &blocks: p.Blocks != nil} {
 			if is {
 				*n++
 			}
 		}
 	}
-	if min(stalls, engines, slices, cables, longReads, many, lossy) < 20 {
-		t.Errorf("of 1000 seeds %d have stalls, %d several engines, %d NICs of several engines, %d slow cables, %d loss and long READs, %d many queue pairs, %d only loss",
-			stalls, engines, slices, cables, longReads, many, lossy)
+	if min(stalls, engines, slices, cables, longReads, many, lossy, blocks) < 20 {
+		t.Errorf("of 1000 seeds %d have stalls, %d several engines, %d NICs of several engines, %d slow cables, %d loss and long READs, %d many queue pairs, %d only loss, %d memory that blocks",
+			stalls, engines, slices, cables, longReads, many, lossy, blocks)
 	}
 }
 
@@ -164,7 +170,7 @@ func TestRunsUseXRC(t *testing.T) {
 	var sent, responses, failed uint64
 	for seed := range uint64(30) {
 		p := ProfileOf(seed)
-		p.XRC, p.Errors = p.Pairs, 0.03
+		p.XRC, p.Errors, p.Blocks = p.Pairs, 0.03, nil // the bystander uses RC
 		r, err := RunProfile(seed, p)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)

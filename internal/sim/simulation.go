@@ -53,6 +53,8 @@ type Profile struct {
 	LongReads int           // READs of a queue pair that are longer than MaxMessage: about Source bytes
 	Switches  *Switches     // between the NICs; nil: none. See switches.go
 
+	Blocks *Blocks // copies of memory that take long; nil: the NICs map all memory. See blocked.go
+
 	Tap wire.FrameSink // receives the frames at the port of the first NIC, if it is not nil
 }
 
@@ -79,6 +81,8 @@ type Result struct {
 	Hops                               uint64              // frames that ports of the network of switches have sent
 	Ports                              network.PortStats   // Marked, Dropped, Lost and PausesSent of all its ports
 	Deadlocks                          []*network.Deadlock // each of which was ended
+	Blocked, BlockedElsewhere          int                 // batches of copies that took long: in the engine's thread, and those for other threads
+	Bystander                          int                 // messages of programs whose memory does not block, for which batches have waited
 }
 
 // A simulation is one run.
@@ -98,8 +102,9 @@ type simulation struct {
 	fabric        *wire.Fabric
 	network       *network.Network // of switches, in fabric; nil: none
 	deadlocks     []*network.Deadlock
-	atRest        uint64 // Hops when there was no deadlock
-	outOfMemory   error  // set if the profile's memory is too small
+	blocked       *blocked // nil: the NICs map all memory
+	atRest        uint64   // Hops when there was no deadlock
+	outOfMemory   error    // set if the profile's memory is too small
 	hash          hash.Hash64
 	frames        uint64
 	complete      int
@@ -153,6 +158,9 @@ func ProfileOf(seed uint64) Profile {
 	if r := rand.New(rand.NewPCG(seed, 5)); r.IntN(3) == 0 && p.Switches == nil && !p.OneWay {
 		p.Slices, p.Engines = 2+r.IntN(3), false
 	}
+	if r := rand.New(rand.NewPCG(seed, 6)); r.IntN(4) == 0 && !p.OneWay {
+		p.drawBlocks(r)
+	}
 	return p
 }
 
@@ -183,6 +191,10 @@ func Run(seed uint64) (*Result, error) { return RunProfile(seed, ProfileOf(seed)
 func RunProfile(seed uint64, p Profile) (*Result, error) {
 	sim := &simulation{rnd: rand.New(rand.NewPCG(seed, 2)), profile: p, unreliableRnd: rand.New(rand.NewPCG(seed, 3)), now: 1, hash: fnv.New64a()}
 	defer sim.closeEngines()
+	if err := sim.openBlocked(seed); err != nil {
+		return nil, err
+	}
+	defer sim.closeBlocked()
 	if err := sim.build(seed); err != nil {
 		return nil, err
 	}
@@ -203,6 +215,9 @@ func RunProfile(seed uint64, p Profile) (*Result, error) {
 		r.UnreliableSent += len(t.sent)
 		r.UnreliableReceived += t.received
 	}
+	if b := sim.blocked; b != nil {
+		r.Blocked, r.BlockedElsewhere, r.Bystander = b.began, b.taken-b.began, b.bystander.exchanged
+	}
 	if sim.network != nil {
 		r.Hops, r.Ports, r.Deadlocks = sim.network.Hops(), sim.portStats(), sim.deadlocks
 	}
@@ -219,7 +234,10 @@ func (sim *simulation) build(seed uint64) error {
 			return err
 		}
 	}
-	return sim.buildUnreliable()
+	if err := sim.buildUnreliable(); err != nil {
+		return err
+	}
+	return sim.buildBystander()
 }
 
 // hashWords adds words to the hash.
@@ -328,6 +346,9 @@ func (sim *simulation) run() error {
 		if err := sim.resumeDrained(); err != nil {
 			return err
 		}
+		if err := sim.returnCopies(); err != nil {
+			return err
+		}
 		posted := false
 		if idle || sim.rnd.IntN(3) == 0 {
 			posted = sim.post(idle)
@@ -336,7 +357,11 @@ func (sim *simulation) run() error {
 		if err != nil {
 			return err
 		}
-		posted = posted || sent
+		exchanged, err := sim.exchange()
+		if err != nil {
+			return err
+		}
+		posted = posted || sent || exchanged
 		if sim.outOfMemory != nil {
 			return sim.outOfMemory
 		}
@@ -390,6 +415,9 @@ func (sim *simulation) nextResume() (at int64) {
 	}
 	for _, p := range sim.programs {
 		consider(p.pausedUntil)
+	}
+	for _, c := range sim.blockedCopies() {
+		consider(c.next())
 	}
 	return at
 }

@@ -5,6 +5,7 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/packet"
+	"softroce/transport"
 )
 
 // checkTraffic checks that nothing is sent again without a reason, and not too much with one.
@@ -17,6 +18,11 @@ func (sim *simulation) checkTraffic() error {
 	if s := p.Switches; s != nil && (len(s.Failures) > 0 || sim.deadlocks != nil || sim.portStats().Dropped > 0) {
 		return nil // packets were lost, or overtook others on another path
 	}
+	for _, g := range sim.programs {
+		if g.Device.Counters().Drops[transport.DropMemoryWait] > 0 {
+			return nil // more packets waited for memory that blocks than a NIC keeps
+		}
+	}
 	for i, g := range sim.programs {
 		c := g.Device.Counters()
 		if c.TxStalled > 0 {
@@ -24,7 +30,7 @@ func (sim *simulation) checkTraffic() error {
 		}
 		again := c.LocalACKTimeout + c.AdaptiveRetransmissions + c.PacketSeqErr + c.ImpliedNAK
 		peerStalled := sim.stalled.ever && len(sim.engines) > 1 && (p.Slices > 1 || sim.stalled.engine != i)
-		if lossless && again > 0 && !peerStalled {
+		if lossless && again > 0 && !peerStalled && !sim.peerBlocked(g.Device) {
 			return fmt.Errorf("invariant 9: NIC %d retransmitted without loss: %d timeouts, %d sequence NAKs, %d implied NAKs",
 				i, c.LocalACKTimeout+c.AdaptiveRetransmissions, c.PacketSeqErr, c.ImpliedNAK)
 		}

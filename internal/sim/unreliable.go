@@ -123,7 +123,7 @@ func (sim *simulation) newUnreliableProgram(d *nic.Device) (*unreliableProgram, 
 	for i := range p.mem {
 		p.mem[i] = untouched
 	}
-	if err := p.open(d, cqEntries, sim.profile.SharedRecv); err != nil {
+	if err := p.open(sim, d, cqEntries, sim.profile.SharedRecv); err != nil {
 		return nil, err
 	}
 	for i, g := range append(sim.programs, nil) {

@@ -99,4 +99,6 @@ var invariantMutations = []invariantMutation{
 		"		d.tx.copyWaiting()\n		d.link.CopyPayload()\n", "		_ = d\n"}},
 	{12, mutation{"events follow the completions that they speak of", "nic/events.go",
 		"	case e.QP == nil && e.CQ == nil && e.SRQ == nil:\n", "	case true:\n"}},
+	{15, mutation{"memory that blocks holds only the queue pairs of its client", "nic/hold.go",
+		"return q.part.hold != nil ||", "return len(q.device.engine.holds) > 0 ||"}},
 }
