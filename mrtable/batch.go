@@ -39,8 +39,8 @@ type Batch struct {
 	barrier uint64
 
 	detached bool                  // see IO.Detach
-	borrowed []int                 // ops that take data from mapped memory, after Detach
-	revoked  atomic.Pointer[[]any] // tags of what is not written any more: see Revoke
+	borrowed []int                 // ops that take data from mapped memory and are not revoked, after Detach
+	revoked  atomic.Pointer[[]any] // tags whose remaining writes are dropped: see Revoke
 	pinned   []*Region
 	copied   []byte // what is to be written, after Copy; used again after Settle
 }

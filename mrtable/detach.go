@@ -48,7 +48,7 @@ func (io *IO) replaceArena() {
 // Revoke ends the use of data that a detached batch takes from mapped memory and that its owner may
 // change from now on: of the writes with a tag for which f returns true, those that have not begun
 // are dropped, and all have failed when the batch is settled. What the kernel has begun to copy may
-// still be written. f may be called several times with a tag.
+// still be written. f may be called several times with a tag, while another thread is in Run.
 func (b *Batch) Revoke(f func(tag any) bool) {
 	var last any // most operations have the tag of the one before
 	b.revokeOps(func(o *op) bool {
@@ -80,12 +80,17 @@ func (b *Batch) revokeOps(f func(*op) bool) {
 	if l := b.revoked.Load(); l != nil {
 		tags = slices.Clone(*l) // Run may read the old list
 	}
-	before := len(tags)
+	before, stay := len(tags), b.borrowed[:0]
 	for _, i := range b.borrowed {
-		if o := &b.ops[i]; o.tag != nil && !slices.Contains(tags, o.tag) && f(o) {
+		switch o := &b.ops[i]; {
+		case slices.Contains(tags, o.tag):
+		case f(o):
 			tags = append(tags, o.tag)
+		default:
+			stay = append(stay, i)
 		}
 	}
+	b.borrowed = stay
 	if len(tags) > before {
 		b.revoked.Store(&tags)
 	}
@@ -187,18 +192,19 @@ func (io *IO) pinSources(b *Batch) {
 		}
 	}
 	slices.SortFunc(at, func(x, y source) int { return cmp.Compare(x.first, y.first) })
+	covering := make([]int, len(at)+1) // regions of at[i], less those of at[i-1]
 	pin := func(r *Region) {
 		v := r.inPlace()
 		if len(v) == 0 || r.window != nil {
 			return
 		}
 		first := uintptr(unsafe.Pointer(&v[0]))
-		i, _ := slices.BinarySearchFunc(at, first, func(s source, to uintptr) int { return cmp.Compare(s.first, to) })
-		before := i
-		for ; i < len(at) && at[i].first-first < uintptr(len(v)); i++ {
-			b.borrowed = append(b.borrowed, at[i].op)
-		}
-		if i > before {
+		compare := func(s source, to uintptr) int { return cmp.Compare(s.first, to) }
+		i, _ := slices.BinarySearchFunc(at, first, compare)
+		n, _ := slices.BinarySearchFunc(at[i:], first+uintptr(len(v)), compare)
+		if n > 0 {
+			covering[i]++
+			covering[i+n]--
 			b.pin(r)
 		}
 	}
@@ -216,6 +222,12 @@ func (io *IO) pinSources(b *Batch) {
 		}
 		for _, r := range t.waiting() {
 			pin(r)
+		}
+	}
+	regions := 0
+	for i := range at {
+		if regions += covering[i]; regions > 0 {
+			b.borrowed = append(b.borrowed, at[i].op)
 		}
 	}
 }

@@ -345,6 +345,32 @@ func TestRevokedDataAreNotWritten(t *testing.T) {
 	}
 }
 
+// An operation is listed once, however many regions contain its data, and not any more when it was
+// revoked: each look for what to revoke takes the time of the list.
+func TestDataOfManyRegionsAreListedOnce(t *testing.T) {
+	g := newFixture(t)
+	d := g.detach(g.io.Detach)
+	to := g.region(backings(t)["process"](make([]byte, page)), 0)
+	data, elsewhere := make([]byte, 8), make([]byte, 1)
+	for _, part := range [][]byte{data, data, data[2:6], data[4:]} {
+		g.region(HeapMemory(part), 0)
+	}
+	for i := range data {
+		g.io.Write(i, to, uint64(i), data[i:i+1], true)
+	}
+	g.io.Write("elsewhere", to, 8, elsewhere, true)
+	g.io.Flush()
+	b := d.batches[0]
+	for _, want := range []int{8, 7} {
+		if len(b.borrowed) != want {
+			t.Errorf("%d operations take data from mapped memory, want %d", len(b.borrowed), want)
+		}
+		b.Revoke(func(tag any) bool { return tag == 3 })
+	}
+	d.finish()
+	g.wantFailures(map[any]error{3: ErrGone})
+}
+
 // Data that have been written when they are revoked may have changed before: their writer fails.
 func TestWriterOfDataRevokedTooLateFails(t *testing.T) {
 	g := newFixture(t)

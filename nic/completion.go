@@ -97,10 +97,15 @@ func (e *Engine) event(q *QP, t ib.EventType) {
 // refer to, and before frames are sent.
 func (e *Engine) flush() {
 	if e.io.HasPending() {
-		e.watchdog.flush.Add(1)
-		e.io.Flush()
+		e.flushPending()
 	}
 	e.settle()
+}
+
+func (e *Engine) flushPending() {
+	e.watchdog.flush.Add(1)
+	e.io.Flush()
+	e.endedSenders = e.endedSenders[:0]
 }
 
 // settle handles the results of flushed operations.

@@ -2,6 +2,7 @@ package nic
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -270,20 +271,38 @@ func (e *Engine) copied(u *slowUser, h *hold, slow bool) {
 	e.release(h)
 }
 
-// revokeData ends the use of what q has sent by batches in progress: its buffers belong to the
-// program again. What a queue pair has received that was reset or destroyed since is not needed,
-// from any sender.
+// A sender is a connected queue pair, as its peers know it.
+type sender struct {
+	addr netip.Addr
+	qpn  uint32
+}
+
+// revokeData ends the use of what q has sent by batches in progress, and by those that this step
+// still leaves to another thread: its buffers belong to the program again.
 func (e *Engine) revokeData(q *QP) {
+	s := sender{qpn: q.qpn}
+	if q.path != nil {
+		s.addr = q.path.Src
+	}
 	for _, h := range e.holds {
-		h.batch.Revoke(func(tag any) bool {
-			by := tag.(*transport.Writer)
-			to := by.QP.UserData().(*QP)
-			return to.ctx == nil || by.Stale() || to.path != nil && q.path != nil && to.path.Dst == q.path.Src && by.QP.DestQPN() == q.qpn
-		})
+		h.revoke(s)
+	}
+	if e.io.HasPending() {
+		e.endedSenders = append(e.endedSenders, s)
 	}
 }
 
-// revokeMemory is revokeData for a region that is deregistered.
+// revoke drops the data of a sender. Data for a queue pair that was reset or destroyed meanwhile is
+// dropped as well.
+func (h *hold) revoke(s sender) {
+	h.batch.Revoke(func(tag any) bool {
+		by := tag.(*transport.Writer)
+		to := by.QP.UserData().(*QP)
+		return to.ctx == nil || by.Stale() || to.path != nil && to.path.Dst == s.addr && by.QP.DestQPN() == s.qpn
+	})
+}
+
+// revokeMemory is revokeData for a region that is deregistered or registered again.
 func (e *Engine) revokeMemory(r *mrtable.Region) {
 	for _, h := range e.holds {
 		h.batch.RevokeMemory(r)
@@ -353,6 +372,9 @@ func (e *Engine) leave(b *mrtable.Batch) {
 	u := e.noteSlow(userOf(b))
 	u.copiers++
 	h := e.hold(b)
+	for _, s := range e.endedSenders {
+		h.revoke(s)
+	}
 	if e.config.Blocker != nil {
 		e.reportBlocked(b, h, u, true)
 	}

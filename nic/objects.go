@@ -140,13 +140,15 @@ func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64,
 		return err
 	}
 	c.device.engine.copyPayload()
-	r, err := c.device.table.Reregister(m.region, p.pd, mem, iova, length, access)
+	old := m.region
+	r, err := c.device.table.Reregister(old, p.pd, mem, iova, length, access)
 	if errors.Is(err, mrtable.ErrBusy) {
 		return errorf(syscall.EBUSY, "memory windows are bound to the MR")
 	}
 	if err != nil {
 		return registration(err)
 	}
+	c.device.engine.together(func(e *Engine) { e.revokeMemory(old) })
 	m.leaveDM()
 	m.pd.users--
 	p.users++

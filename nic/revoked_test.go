@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"softroce/internal/ib"
+	"softroce/mrtable"
 	"softroce/transport"
 )
 
@@ -20,11 +21,13 @@ func TestCopiesInProgressDoNotReadReleasedMemory(t *testing.T) {
 		{"SEND, then RESET", ib.WRSend, func(q *queue) error { return q.SetState(ib.QPSReset) }, false},
 		{"SEND, then destroy", ib.WRSend, func(q *queue) error { return q.Destroy() }, false},
 		{"SEND, then deregister", ib.WRSend, func(q *queue) error { return q.Context.DeregMR(q.mr) }, true},
+		{"SEND, then register again", ib.WRSend, registerAgain, true},
 		{"SEND, then close", ib.WRSend, func(q *queue) error { q.Context.Close(); return nil }, true},
 		{"READ, then ERR", ib.WRRDMARead, func(q *queue) error { return q.SetState(ib.QPSErr) }, false},
 		{"READ, then RESET", ib.WRRDMARead, func(q *queue) error { return q.SetState(ib.QPSReset) }, false},
 		{"READ, then destroy", ib.WRRDMARead, func(q *queue) error { return q.Destroy() }, false},
 		{"READ, then deregister", ib.WRRDMARead, func(q *queue) error { return q.Context.DeregMR(q.mr) }, true},
+		{"READ, then register again", ib.WRRDMARead, registerAgain, true},
 		{"READ, then close", ib.WRRDMARead, func(q *queue) error { q.Context.Close(); return nil }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -70,5 +73,35 @@ func TestCopiesInProgressDoNotReadReleasedMemory(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func registerAgain(q *queue) error {
+	return q.Context.ReregMR(q.mr, q.pd, mrtable.HeapMemory(make([]byte, 64)), 0, 64, allow)
+}
+
+// The sender fails after its message was received and before the copy blocks, in the same step.
+func TestCopyThatBlocksAfterItsSenderFailedReadsNoReleasedMemory(t *testing.T) {
+	w := newTestFabric(t)
+	d := w.nic(1)
+	far, near := w.client(d), w.client(d)
+	from, to := far.qp(smallCaps), near.qp(smallCaps)
+	to.connect(1024, from)
+	from.connect(1024, to) // the last one transmits first
+	near.useCopiedMemory()
+	b := w.block(to)
+	to.recv(1, to.sge(0, 500))
+	to.post(transport.SendWR{ID: 3, Opcode: ib.WRRDMAWrite, RKey: ^far.mr.RKey(), Flags: ib.SendInline, Inline: make([]byte, 8)})
+	from.post(transport.SendWR{ID: 2, Opcode: ib.WRSend, SGEs: from.sge(0, 500)})
+	w.run(1e6)
+	far.want(2, ib.WCWRFlushErr, ib.WCSend)
+	copy(far.mem, secret)
+	b.one().Return()
+	w.run(1e9)
+	wantNoSecret(t, near)
+	for _, wc := range near.cq.PollAll() {
+		if wc.WRID == 1 && wc.Status == ib.WCSuccess {
+			t.Error("the message of the queue pair that failed has arrived")
+		}
 	}
 }
