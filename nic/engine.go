@@ -118,6 +118,7 @@ type Engine struct {
 	keptFrames keptFrames
 	slow       map[uint32]*slowUser // by user ID
 	watchdog   watchdog
+	blocking   *mrtable.Batch // the thread in it is to be replaced: see StepBlocked
 	poll       poller
 	spin       spinner
 	lender     lender
@@ -128,8 +129,7 @@ type Engine struct {
 
 	sges []transport.SGE // room for a copy of those of a slot
 
-	blocking     *mrtable.Batch // the thread in it is to be replaced: see StepBlocked
-	endedSenders []sender       // whose data the pending copies may take: see revokeData
+	endedSenders []sender // whose data the pending copies may take: see revokeData
 }
 
 // An unusualState is what an engine has to look at in few steps. Engine.unusual is set when it gets
