@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -81,18 +82,24 @@ func TestDaemonEndsWhateverHangs(t *testing.T) {
 	}
 }
 
-// exited reports whether a process has called exit.
+// exited reports whether a process has called exit. Its first thread is then a zombie, or has a
+// pending SIGKILL because it waits for a page fault.
 func exited(t *testing.T, pid int) bool {
 	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if errors.Is(err, fs.ErrNotExist) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return true
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, state, _ := strings.Cut(string(stat), ") ")
-	return strings.HasPrefix(state, "Z")
+	_, pending, _ := strings.Cut(string(status), "\nSigPnd:\t")
+	hex, _, _ := strings.Cut(pending, "\n")
+	signals, err := strconv.ParseUint(hex, 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(status), "\nState:\tZ") || signals&(1<<(unix.SIGKILL-1)) != 0
 }
 
 // fullPipe creates a FIFO whose reader does not read, and fills it if full.
