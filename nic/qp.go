@@ -518,12 +518,16 @@ func (q *QP) mayLimitRate(a *QPAttr, mask ib.QPAttrMask) bool {
 	return to == ib.QPSRTS || to == ib.QPSSQD
 }
 
-// stateChanged updates the rings after the transport may have changed the state.
+// stateChanged is called after the transport may have changed the state, for each packet. It is
+// short, so that the compiler inlines it.
 func (q *QP) stateChanged() {
-	s := q.t.State()
-	if s == q.state {
-		return
+	if s := q.t.State(); s != q.state {
+		q.enter(s)
 	}
+}
+
+// enter updates the rings, and what else depends on the state, after a change to s.
+func (q *QP) enter(s ib.QPState) {
 	q.state = s
 	if !q.recv.shared {
 		q.recv.ring.requestDoorbell(s == ib.QPSErr)
