@@ -19,9 +19,10 @@ import (
 // the reply leaves with the ACK. While there is nothing new for the programs on the processor, the
 // engine keeps it for keepTime.
 //
-// Programs that poll their memory do not yield, so a yield to one takes milliseconds if there is no
-// message. After that the engine does not spin for a while. In that time it polls for as long as it
-// would spin, if a program on its processor has got a message, and yields only after messages.
+// Programs do not yield while they poll their memory, so a yield to one takes milliseconds if there
+// is no message. After that the engine does not spin for a while. In that time it polls for as
+// long as it would spin, if a program on its processor has got a message, and yields only after
+// messages.
 type lender struct {
 	processor uint32   // that of the engine, plus 1; 0 while it has no need to lend it
 	polls     bool     // a program on the processor has got a message

@@ -28,8 +28,9 @@ struct sr_cq {
 	uint32_t polls_to_yield;    /* those that are left */
 	int64_t yielded;	    /* when the last yield ended, in nanoseconds */
 	uint32_t yield_empty_polls; /* empty_polls at that time */
-	int64_t waited; /* nanoseconds that were spent polling, and are not published yet */
-	bool shared;	/* the last yield let another thread run */
+	int64_t waited;	       /* nanoseconds that were spent polling, and are not published yet */
+	bool shared;	       /* the last yields let another thread run */
+	uint8_t shared_yields; /* modulo 256 */
 	const struct softroce_cqe *cqe;	   /* the one that an extended poll is looking at */
 	struct softroce_cqe flush_cqe;	   /* made by sr_flush_next */
 	struct sr_link send_qps, recv_qps; /* those that complete here, under lock */

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <time.h>
 
 /*
@@ -22,12 +23,19 @@
 #define MANY_POLLS 256
 
 /*
- * A yield that took longer than this, in nanoseconds, let another thread run: it contains two
- * context switches. One that took as long as PREEMPTED let a thread run that does not yield itself,
+ * A yield that took as long as this, in nanoseconds, let a thread run that does not yield itself,
  * which is no reason to yield more often.
  */
-#define SWITCHED  2500
 #define PREEMPTED 200000
+
+/*
+ * The kernel tells whether yields let other threads run. While they do, it is asked after one of
+ * CHECKED_YIELDS only: that takes half as long as a yield. Where it does not count switches, a
+ * yield that takes longer than SWITCHED, in nanoseconds, lets another thread run: it contains two
+ * of them.
+ */
+#define CHECKED_YIELDS 16
+#define SWITCHED       1500
 
 /* An empty poll takes no longer than this, in nanoseconds. What takes longer is other work. */
 #define POLL_TIME 500
@@ -75,6 +83,27 @@ void sr_return_processor(struct sr_context *ctx)
 		atomic_store_explicit(&ctx->posted, true, memory_order_relaxed);
 }
 
+static _Thread_local long known_switches;
+
+/* How often other threads have got the processor of this one, which could have run on; 0: unknown.
+ */
+static long count_switches(void)
+{
+	struct rusage usage;
+	int saved = errno; /* a filter of system calls may forbid this one */
+	long n = getrusage(RUSAGE_THREAD, &usage) ? 0 : usage.ru_nivcsw;
+	errno = saved;
+	return n;
+}
+
+/* Reports whether there were any since known_switches. The last yield took so many nanoseconds. */
+static bool was_switched(int64_t took)
+{
+	long before = known_switches;
+	known_switches = count_switches();
+	return known_switches ? known_switches != before : took > SWITCHED;
+}
+
 /* Moves the thread to a processor, if it may run there. The kernel may move it again later. */
 static void move_to(uint32_t processor)
 {
@@ -109,6 +138,9 @@ static void yield_processor(struct sr_cq *q, struct sr_context *ctx)
 		atomic_load_explicit(word(ctx, SOFTROCE_DOORBELL_ENGINE), memory_order_relaxed);
 	leave_engine(ctx, engine);
 	atomic_store_explicit(&ctx->posted, false, memory_order_relaxed);
+	/* Otherwise a switch between yields, at a tick of the kernel, would count. */
+	if (!q->shared)
+		known_switches = count_switches();
 	int64_t start = nanoseconds();
 	sched_yield();
 	int64_t end = nanoseconds();
@@ -121,7 +153,10 @@ static void yield_processor(struct sr_cq *q, struct sr_context *ctx)
 	uint32_t here = publish_processor(ctx, q->waited / SOFTROCE_WAITED_UNIT);
 	q->waited %= SOFTROCE_WAITED_UNIT;
 
-	q->shared = end - start > SWITCHED && end - start < PREEMPTED;
+	if (end - start >= PREEMPTED)
+		q->shared = false;
+	else if (!q->shared || ++q->shared_yields % CHECKED_YIELDS == 0)
+		q->shared = was_switched(end - start);
 	if (q->shared)
 		q->yield_polls = engine && engine != here ? SOME_POLLS : FEW_POLLS;
 	else if (q->yield_polls < MANY_POLLS)

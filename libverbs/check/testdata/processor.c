@@ -8,6 +8,7 @@
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 
 enum {
@@ -20,7 +21,9 @@ enum {
 };
 
 static int yields;
-static long yield_time; /* nanoseconds for which another thread has the processor */
+static long yield_time; /* nanoseconds */
+static bool others;	/* yields let another thread run */
+static long switches = 1, asked;
 
 static int64_t nanoseconds(void)
 {
@@ -33,8 +36,21 @@ static int64_t nanoseconds(void)
 int sched_yield(void)
 {
 	yields++;
+	if (others && switches)
+		switches++;
+	if (!yield_time)
+		return 0;
 	for (int64_t end = nanoseconds() + yield_time; nanoseconds() < end;)
 		;
+	return 0;
+}
+
+/* A kernel that does not count the switches says 0. */
+int getrusage(__rusage_who_t who, struct rusage *usage)
+{
+	REQUIRE(who == RUSAGE_THREAD);
+	asked++;
+	*usage = (struct rusage){.ru_nivcsw = switches};
 	return 0;
 }
 
@@ -91,12 +107,11 @@ static int polls_to_yield(struct ibv_cq *cq)
 }
 
 /*
- * Reports whether polling yields after want empty polls, if another thread runs for so many
- * nanoseconds in each yield. On a busy machine some yields take longer.
+ * Reports whether polling yields after want empty polls. The library does not find out at once that
+ * yields let no other thread run any more, and on a busy machine some take long.
  */
-static bool yields_after(struct ibv_cq *cq, long time, int want)
+static bool yields_after(struct ibv_cq *cq, int want)
 {
-	yield_time = time;
 	for (int i = 0; i < 1000; i++)
 		if (polls_to_yield(cq) == want)
 			return true;
@@ -104,10 +119,9 @@ static bool yields_after(struct ibv_cq *cq, long time, int want)
 }
 
 /* The same for the polls that follow a post, which comes after a yield. */
-static bool yields_after_post(struct setup *s, struct ibv_qp *qp, long time, int want)
+static bool yields_after_post(struct setup *s, struct ibv_qp *qp, int want)
 {
 	for (int i = 0; i < 100; i++) {
-		yield_time = time;
 		polls_to_yield(s->cq);
 		RETURNS(0, post(s, qp, false));
 		if (polls_to_yield(s->cq) == want)
@@ -118,24 +132,75 @@ static bool yields_after_post(struct setup *s, struct ibv_qp *qp, long time, int
 
 static void poll_and_yield(struct setup *s, struct ibv_qp *qp, volatile uint32_t *doorbells)
 {
-	const long switched = 20000; /* two switches of threads, and what the other one does */
 	int processor = sched_getcpu() + 1;
 	doorbells[ENGINE / 4] = 0;
 	doorbells[LENT / 4] = 0;
-	CHECK(yields_after(s->cq, 0, 256));
-	CHECK(yields_after(s->cq, switched, 2)); /* it is not known where the engine is */
+	others = false;
+	CHECK(yields_after(s->cq, 256));
+	others = true;
+	CHECK(yields_after(s->cq, 2)); /* it is not known where the engine is */
 	doorbells[ENGINE / 4] = processor + 1;
-	CHECK(yields_after(s->cq, switched, 64));
+	CHECK(yields_after(s->cq, 64));
 	doorbells[ENGINE / 4] = processor;
-	CHECK(yields_after(s->cq, switched, 2));
+	CHECK(yields_after(s->cq, 2));
 
-	/* The first empty poll after a post yields, if the last yield let another thread run. */
+	/* The first empty poll after a post yields, if the last yields let another thread run. */
 	doorbells[ENGINE / 4] = processor + 1;
-	CHECK(yields_after(s->cq, switched, 64));
-	CHECK(yields_after_post(s, qp, switched, 0));
-	CHECK(yields_after(s->cq, switched, 64)); /* after one post, one yield */
-	CHECK(yields_after(s->cq, 0, 256));
-	CHECK(yields_after_post(s, qp, 0, 256));
+	CHECK(yields_after(s->cq, 64));
+	CHECK(yields_after_post(s, qp, 0));
+	CHECK(yields_after(s->cq, 64)); /* after one post, one yield */
+	others = false;
+	CHECK(yields_after(s->cq, 256));
+	CHECK(yields_after_post(s, qp, 256));
+}
+
+/* Whether a yield let another thread run is what the kernel counts, and how long it took if the
+ * kernel does not count that. */
+static void know_switches(struct setup *s, volatile uint32_t *doorbells)
+{
+	const long switched = 20000; /* two switches of threads, and what the other one does */
+	doorbells[ENGINE / 4] = 0;
+	others = false;
+	yield_time = switched; /* such as when the host stops a virtual machine */
+	polls_to_yield(s->cq);
+	CHECK(yields_after(s->cq, 256));
+	others = true;
+	yield_time = 0;
+	CHECK(yields_after(s->cq, 2));
+	asked = 0;
+	for (int i = 0; i < 160; i++)
+		polls_to_yield(s->cq);
+	CHECK(asked < 160 / 2); /* less often on a quiet machine: 10 times */
+	yield_time = 1000000;
+	CHECK(yields_after(s->cq, 256)); /* to a thread that does not yield itself */
+
+	/* One that had the processor between two yields does not count, nor does a long yield
+	 * later. */
+	bool apart = false;
+	for (int i = 0; i < 100 && !apart; i++) {
+		yield_time = 0;
+		CHECK(yields_after(s->cq, 2));
+		yield_time = 1000000;
+		polls_to_yield(s->cq);
+		others = false;
+		yield_time = 0;
+		polls_to_yield(s->cq);
+		apart = polls_to_yield(s->cq) == 8;
+		switches++;
+		polls_to_yield(s->cq);
+		apart = apart && polls_to_yield(s->cq) == 32;
+		others = true;
+	}
+	CHECK(apart);
+	long counted = switches;
+	switches = 0;
+	yield_time = switched;
+	CHECK(yields_after(s->cq, 2));
+	yield_time = 0;
+	CHECK(yields_after(s->cq, 256));
+	switches = counted;
+	others = false;
+	yield_time = 0;
 }
 
 /* The program publishes its processor and for how long it waited, which does not include other
@@ -158,11 +223,12 @@ static void publish(struct setup *s, volatile uint32_t *doorbells)
 	CHECK(waited);
 	yield_time = 0;
 	waited = false;
-	for (int i = 0; i < 100 && !waited; i++) { /* the polls count, too */
+	/* The polls count, too, but not the time in which a busy machine runs something else. */
+	for (int i = 0; i < 1000 && !waited; i++) {
 		polls_to_yield(s->cq);
 		doorbells[PROCESSOR / 4] = 0;
 		int64_t start = nanoseconds();
-		for (int n = 0; n < 1000; n++)
+		for (int n = 0; n < 20; n++)
 			polls_to_yield(s->cq);
 		int64_t took = nanoseconds() - start;
 		waited = doorbells[PROCESSOR / 4] / WAITED * INT64_C(1024) > took / 2;
@@ -261,6 +327,7 @@ int main(void)
 		CHECK(post(&s, qp, extended) == 0); /* it has not waited since */
 	}
 	poll_and_yield(&s, qp, doorbells);
+	know_switches(&s, doorbells);
 	publish(&s, doorbells);
 	move(&s, doorbells, &allowed);
 	RETURNS(0, ibv_destroy_qp(qp));
