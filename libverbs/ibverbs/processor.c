@@ -85,8 +85,7 @@ void sr_return_processor(struct sr_context *ctx)
 
 static _Thread_local long known_switches;
 
-/* How often other threads have got the processor of this one, which could have run on; 0: unknown.
- */
+/* How often another thread has run although this one could have run on; 0: unknown. */
 static long count_switches(void)
 {
 	struct rusage usage;
